@@ -15,19 +15,19 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 
-#: Maximum number of steps of a run that are analyzed, evenly spread.
+#: Maximum number of steps of a run that are analyzed; they are spread evenly over the run.
 _MOST_STEPS = 20_000
 #: Bottlenecks of a full server: the flag that limits running requests, and KV memory.
 MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
-#: If requests wait for memory, or for a slot in the batch, during at least this share of the
-#: engine's time, that is the bottleneck.
+#: Share of the engine's time. If requests wait for KV memory, or for a slot in the batch, for at
+#: least this share, the memory or ``max_num_seqs`` is the bottleneck.
 _WAITING_SHARE = 0.05
-#: Share of KV blocks in use above which the cache counts as full.
+#: Share of KV blocks in use above which the KV cache counts as full.
 _FULL_SHARE = 0.95
 
 
 def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
-    """Return part of a step's breakdown -> share of the engine's time.
+    """Return part of a step's breakdown -> that part's share of the time of all steps.
 
     The time of matrix multiplications is split: the time for a single token is spent on reading
     the weights once per step, and the rest on arithmetic.
@@ -74,9 +74,9 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
-    """Return the part with the largest share of the engine's time.
+    """Return the name of the part of a step with the largest share of the engine's time.
 
-    The prefill's part is the time by which prompts lengthen steps of decodes.
+    The part of prefills is the time by which prompts lengthen steps that also have decodes.
     """
     steps = _some_steps(run)
     prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
@@ -126,7 +126,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return latencies and gaps with TTFT set to zero, to check the limits on all other metrics."""
+    """Return latencies and ITLs with TTFT set to zero, to check the limits on all other metrics."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)
@@ -135,7 +135,7 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
 
 
 def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:
-    """Return part of a step -> its share of the busy time of all servers' GPUs."""
+    """Return part of a step -> share of the busy GPU time of all servers."""
     parts = candidate.parts(run)
     busy = [
         float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)

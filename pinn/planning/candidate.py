@@ -26,7 +26,7 @@ class Candidate:
         configuration: Model, GPU, format and flags in their canonical spelling; absent flags have
             vLLM's defaults.
         latency: Latency model with the coefficients of the replica's deployment.
-        engine: Engine settings of its simulation.
+        engine: Engine settings of the replica's simulation.
         source: ``network``, or the path of the coefficient file.
     """
 
@@ -47,14 +47,14 @@ class Candidate:
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Key shared by candidates that differ only in limits of the scheduler."""
+        """Key shared by candidates that differ only in ``max_num_seqs`` and the token budget."""
         return (hardware_label(self.deployment), self.source)
 
     @property
     def label(self) -> str:
         """Label such as ``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``.
 
-        Tokens and requests are the maximum per step.
+        The label's tokens and requests are maximum numbers per step.
         """
         recipe = self.deployment.recipe
         return (
@@ -87,7 +87,7 @@ class Candidate:
         return [(run, self.latency)]
 
     def rejected(self, reason: str, *, simulated: bool = True) -> RejectedCandidate:
-        """Return a record of the candidate and the reason why it is not in the plan."""
+        """Return a record of the candidate with the reason why the plan does not contain it."""
         return RejectedCandidate(self.label, self.deployment.gpu.name, reason, simulated)
 
 

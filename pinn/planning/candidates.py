@@ -46,7 +46,7 @@ class SearchSpace:
         engines: Engines to choose from.
         sizes: Tensor-parallel sizes in place of the grid's sizes; None to use the shared size, or
             the grid's sizes.
-        media: Images or audio clips of each request; None without any.
+        media: Images or audio clips of each request; None if requests have no media.
     """
 
     shared: Values
@@ -60,13 +60,13 @@ class SearchSpace:
 
     @property
     def given(self) -> list[dict[str, FlagValue]]:
-        """Given flags, once for each tensor-parallel size."""
+        """Flags that the user gave, once for each tensor-parallel size."""
         named = ({} if size is None else {"tensor_parallel_size": size} for size in self.sizes)
         return [{**self.shared, **size} for size in named]
 
     @property
     def bases(self) -> list[dict[str, FlagValue]]:
-        """Shared keys of candidates, for each GPU, format and tensor-parallel size."""
+        """Configuration keys of candidates, for each GPU, format and tensor-parallel size."""
         return [
             {**given, "gpu": gpu} | ({"precision": form} if form else {})
             for gpu, form, given in itertools.product(self.gpus, self.formats, self.given)
@@ -74,7 +74,7 @@ class SearchSpace:
 
 
 class Pools(Strict):
-    """Pools of servers to combine, in the notation of ``--prefill`` and ``--decode``."""
+    """Prefill and decode pools to combine, in the notation of ``--prefill`` and ``--decode``."""
 
     prefill: list[str]
     decode: list[str]
@@ -109,7 +109,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
 
 
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
-    """Return every sensible combination of the grid's values; given flags keep their values."""
+    """Return every sensible combination of the grid's flags; the user's flags keep their values."""
     listed = read_candidates_file(path)
     axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
@@ -141,7 +141,7 @@ def _ranks(row: Values, name: str) -> int:
 
 
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
-    """Return whether ranks fit a machine and the GPU limit, and experts can be spread."""
+    """Return whether ranks fit a machine and the GPU limit, and experts can be split over ranks."""
     tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
     side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * _ranks(row, "pipeline_parallel_size")
@@ -200,7 +200,7 @@ def deployments_of(
     *,
     listed: bool = False,
 ) -> Iterator[tuple[Values, Deployment, str | None]]:
-    """Yield each row, its deployment, and the reason if the engine cannot serve the load.
+    """Yield each row, its deployment, and the reason why the engine cannot serve the load, if any.
 
     Args:
         rows: Configurations; invalid configurations are skipped unless they are listed.
@@ -247,7 +247,7 @@ def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
 
 
 def _context(longest: int, most: int) -> int:
-    """Return a context length for the longest request; KV memory may not suffice for more."""
+    """Return a context length, in tokens, that suffices for the longest request."""
     grains = -(-longest // _LENGTH_GRAIN_TOKENS)
     return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
 
@@ -285,7 +285,7 @@ def predicted(
     checkpoint: Path,
     space: SearchSpace,
 ) -> Iterator[Candidate]:
-    """Yield candidates of deployments, with coefficients of their file or of the network."""
+    """Yield candidates of deployments, with coefficients from a file or from the network."""
     from pinn.surrogate.surrogate import Surrogate
 
     if not fitting:

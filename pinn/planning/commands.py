@@ -1,6 +1,6 @@
-"""Commands that start a plan's row on its engine, and a command that reproduces its metrics.
+"""Commands that start the servers of a plan's row, and a command that reproduces its metrics.
 
-The flags' declarations have their names for each engine (``pinn.specs.serving``). A comment after
+The flags' names for each engine are in their declarations (``pinn.specs.serving``). A comment after
 the command lists settings that the engine's command cannot express.
 """
 
@@ -21,7 +21,7 @@ from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
-#: Fields that are flags of no engine.
+#: Fields of a configuration that are flags of no engine.
 _ABOUT = frozenset(
     {
         "engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing",
@@ -34,7 +34,7 @@ ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
 #: KV cache format -> vLLM's name, if it differs (``vllm/config/cache.py: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-#: Option to transfer keys and values between workers by NIXL. The proxy tells each server its role
+#: Option to transfer the KV cache between workers by NIXL. The proxy tells each server its role
 #: (``docs/features/nixl_connector_usage.md`` of vLLM).
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
@@ -59,7 +59,7 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Return the options that request a format; none if it needs a checkpoint in that format."""
+    """Return the options that request a number format; none if the checkpoint must have it."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 
@@ -81,9 +81,9 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
 
 @cache
 def _words_of(engine: str) -> dict[str, str]:
-    """Return field -> its words in an engine's command, if the field's declaration lacks them.
+    """Return field -> option in an engine's command, for fields whose declaration lacks the option.
 
-    Fields with empty words cannot be part of the command: the program to run, facts about the
+    Fields with an empty option cannot be part of the command: the program to run, facts about the
     server, or the simulator's settings. For vLLM, the words are parts of its compilation config,
     which its parser accepts one by one (``vllm/utils/argparse_utils.py:
     FlexibleArgumentParser.parse_args``). For TensorRT-LLM, they are options of
@@ -117,7 +117,7 @@ def trtllm_command(given: Values) -> str:
                 place[key] = json.loads(str(value))
         elif flag.name == "enforce_eager":
             extra["cuda_graph_config"] = None
-        elif flag.name != "data_parallel_size":  # enable_attention_dp implies the size
+        elif flag.name != "data_parallel_size":  # enable_attention_dp implies this size
             unsaid.append(flag.option)
     line = shlex.join(words)
     if extra:
@@ -126,7 +126,7 @@ def trtllm_command(given: Values) -> str:
 
 
 def _set(given: Values) -> list[tuple[Flag, FlagValue]]:
-    """Return the flags that differ from their defaults."""
+    """Return the flags of a configuration that differ from their defaults, with their values."""
     return [
         (flag, given[flag.name])
         for flag in _FLAGS

@@ -1,4 +1,4 @@
-"""Evaluation on the whole load: sizes of fleets on the same hardware, and their certainty."""
+"""Evaluation on the whole load: numbers of replicas on the same hardware, and their certainty."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ class SizedFleet:
 
     Attributes:
         place: Index of the candidate among the candidates kept by the screening.
-        rate: Maximum rate of one replica within the SLO.
+        rate: Maximum request rate of one replica within the SLO.
         size: Number of replicas, and their joint simulations.
     """
 
@@ -47,7 +47,7 @@ class Infeasible:
 
     Attributes:
         label: Label of the candidate.
-        reason: Reason as text.
+        reason: Reason why no fleet can be rented.
         gpus: Number of GPUs of a fleet that meets the SLO; infinite if no fleet does.
     """
 
@@ -58,7 +58,7 @@ class Infeasible:
 
 @dataclass(frozen=True)
 class SizingResult:
-    """Result of sizing fleets of candidates of one hardware.
+    """Result of sizing fleets of candidates of one hardware configuration.
 
     Attributes:
         best: Smallest fleet; None if no fleet meets the SLO within the GPU limit.
@@ -89,8 +89,8 @@ def size_fleet(
         kept: Candidates that differ only in limits of the scheduler, each with its screened maximum
             rate per replica in requests/s.
         problem: Load and SLO.
-        budget: Time after which other candidates are not compared once one has a fleet, and its
-            highest rate is that of one bisection.
+        budget: Time after which other candidates are not compared once one has a fleet, and a
+            single bisection determines that fleet's maximum rate.
     """
     tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
     guesses = [guess for _, guess in kept]
@@ -145,7 +145,7 @@ def _highest(trials: Trials, guess: float) -> HighestRate:
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
-    """Return a maximum rate that is confirmed, or the most consistent pass/fail threshold.
+    """Return a confirmed maximum request rate, or the most consistent pass/fail threshold.
 
     A rate is confirmed if all tried rates below it pass and all tried rates above it fail.
     """
@@ -206,7 +206,7 @@ class Row:
 
     @property
     def is_partial(self) -> bool:
-        """Return whether time ran out before its certainty was estimated."""
+        """Return whether time ran out before the row's certainty was estimated."""
         return self.choice.is_partial
 
 
@@ -216,7 +216,7 @@ def examine(
     problem: PlanningProblem,
     budget: TimeBudget = UNLIMITED,
 ) -> Row:
-    """Return the row of a fleet, with all its metrics.
+    """Return the plan's row of a fleet, with all metrics of the fleet.
 
     Args:
         candidate: Candidate that is replicated.
@@ -282,7 +282,7 @@ def examine(
 def _per_million(
     cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
 ) -> float | None:
-    """Return the whole cost per million tokens at a rate; None without a cost or a rate."""
+    """Return all GPUs' cost per million tokens at a request rate; None without a cost or a rate."""
     per_hour = 3600 * rate_per_s * float(tokens.mean())
     return None if cost_per_hour is None or per_hour == 0 else 1e6 * cost_per_hour / per_hour
 
@@ -295,8 +295,8 @@ class _Certainty:
         together: Maximum rate of all replicas together, with its interval.
         seeds_per_s: Maximum rates of one replica with several seeds of the load, in requests/s.
         chance: Probability of meeting the SLO.
-        safe: Whether the SLO is met at the lower bound.
-        is_unknown: Whether time ran out before all of these were estimated.
+        safe: Whether the SLO is met with all times at the upper end of their intervals.
+        is_unknown: Whether time ran out before all these fields were estimated.
     """
 
     together: HighestRate
@@ -307,7 +307,7 @@ class _Certainty:
 
 
 def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
-    """Return a lower bound of the fleet's maximum rate: the rate for which it was sized."""
+    """Return a lower bound of the fleet's maximum rate: the rate for which the fleet was sized."""
     many = sized_per_s is not None and sized.size.replicas > 1
     return HighestRate(sized_per_s, None) if many and sized_per_s else sized.rate
 
@@ -315,7 +315,7 @@ def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
 def _certainty(
     sized: SizedFleet, trials: Trials, run: Run, problem: PlanningProblem, budget: TimeBudget
 ) -> _Certainty:
-    """Return the certainty of a row from further simulations; the probability comes first.
+    """Return a row's certainty from further simulations, first the probability of meeting the SLO.
 
     Args:
         sized: Fleet of replicas.
@@ -334,8 +334,8 @@ def _certainty(
         servers = (latency.deployment for _, latency in trials.candidate.parts(run))
         interval = fleet.prediction_interval(problem.checkpoint, *servers)
     chance, safe, holds = None, None, False
-    # There is no verdict without a rate or an interval, or if the load ends before servers are
-    # full.
+    # Without a rate or an interval, or if the load ends before servers are full, the probability
+    # of meeting the SLO is not estimated.
     if interval is not None and problem.rate_per_s is not None and not sized.size.is_burst:
         chance, holds = fleet.chance_to_hold(sized.size, trials, interval, problem)
     if budget.is_over:
@@ -351,7 +351,7 @@ def _certainty(
 
 
 def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
-    """Return metrics at rising rates, and the last run, which is beyond the limits."""
+    """Return metrics at rising request rates, and the last run, which misses the SLO."""
     points = []
     for share in _LADDER:
         run = trials.run(share * rate_per_s)
@@ -360,7 +360,7 @@ def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
 
 
 def _fails_first(beyond: Point) -> str:
-    """Return the limit with the largest excess in a run above the maximum rate, infinite first."""
+    """Return the limit that a run above the maximum rate exceeds most; infinite excess first."""
     worst = max(
         beyond.limits,
         key=lambda each: math.inf if each.excess is None else each.excess,

@@ -1,4 +1,4 @@
-"""Size of a fleet: replicas for the requested rate, their joint maximum rate, and certainty."""
+"""Size of a fleet: number of replicas for a requested rate, their joint maximum rate, certainty."""
 
 import math
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 #: Upper bound of a fleet's rate per replica, relative to the maximum rate of a single replica. A
 #: load balancer sends each replica a more even load than random thinning does.
 BALANCED_GAIN = 2.0
-#: Number and share of replicas to try beyond the estimate from one replica before giving up; the
-#: larger counts.
+#: Replicas to try beyond the estimate from one replica before giving up, as a number and as a share
+#: of the estimate. The larger of both applies.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
-#: Relative width and initial stride of the bisections for an interval of rates.
+#: Relative width and initial stride of the bisections for the interval of a maximum rate.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 
@@ -34,7 +34,7 @@ class PredictionInterval:
     """Interval of a prediction, and the distribution of its errors.
 
     Attributes:
-        bad: Error scenario with all times at the upper end of their interval.
+        bad: Error scenario with all predicted times at the upper end of their intervals.
         level: Nominal coverage of the interval, such as 0.9.
         law: Distribution of errors, in half-widths of the interval.
     """
@@ -44,12 +44,12 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return the scenario of an error of ``half_widths``; 1 is the upper end of times."""
+        """Return the scenario of an error of ``half_widths``; 1 is the upper end of all times."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
 def prediction_interval(checkpoint: Path, *deployments: Deployment) -> PredictionInterval | None:
-    """Return the interval of a prediction; None if the checkpoint has no intervals.
+    """Return the interval of predicted times; None if the checkpoint has no intervals.
 
     Args:
         checkpoint: Checkpoint of the prediction.
@@ -71,7 +71,7 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
 
 @dataclass(frozen=True)
 class FleetSize:
-    """Number of replicas for a rate, and their runs together.
+    """Number of replicas for a request rate, and joint simulations of these replicas.
 
     Attributes:
         replicas: Number of replicas.
@@ -94,10 +94,10 @@ def fewest_replicas(
     """Return the minimum number of replicas that sustain the requested rate, by bisection.
 
     The rate includes the headroom. The first guess follows from the maximum rate of one replica. If
-    not even a few more replicas meet the SLO, None is returned. A load that ends before servers
-    fill proves nothing for a smaller fleet. Without headroom, the fleet must also meet the SLO with
-    other seeds of the load. With headroom, the fleet's maximum rate is not below the rate with
-    headroom.
+    a few more replicas than guessed miss the SLO too, None is returned. A run that ends before
+    servers are full does not show that fewer replicas suffice. Without headroom, the fleet must
+    also meet the SLO with other seeds of the load. With headroom, the fleet's maximum rate is not
+    below the rate with headroom.
     """
     asked, least = problem.sized_rate_per_s, problem.least_replicas
     if asked is None:
@@ -128,15 +128,15 @@ def _most_replicas(guess: int) -> float:
 def _with_rate(
     found: FleetSize, trials: Trials, rate_per_s: float, problem: PlanningProblem
 ) -> FleetSize:
-    """Return a fleet with as many more replicas as its highest rate needs to reach the asked one.
+    """Add replicas to a fleet until its maximum rate reaches the requested rate with headroom.
 
-    The requests of a search for the highest rate differ from those of the asked rate. Where a few
-    replicas more do not help, the fleet stays as it is.
+    This can be necessary because a search for the maximum rate simulates other requests than the
+    requested rate. If a few more replicas do not help, the fleet is returned unchanged.
 
     Args:
-        found: Fleet that meets the SLO at the asked rate, with headroom.
+        found: Fleet that meets the SLO at the requested rate, with headroom.
         trials: Simulations of one replica.
-        rate_per_s: Highest rate of one replica.
+        rate_per_s: Maximum rate of one replica.
         problem: Load, rate and SLO.
     """
     size, asked = found, problem.sized_rate_per_s or 0.0
@@ -249,7 +249,7 @@ def chance_to_hold(
 
 
 def router_of(candidate: Candidate, replicas: int) -> str:
-    """Return the plan's routing rule; for a single replica the rule of its own load balancer."""
+    """Return the routing rule of a plan; for a single replica the rule of its own load balancer."""
     engine = candidate.engine
     if replicas > 1:
         return engine.router or LEAST_REQUESTS
@@ -272,7 +272,7 @@ def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list
 
 
 def with_headroom(size: FleetSize, trials: Trials, problem: PlanningProblem) -> Point | None:
-    """Return the metrics of the fleet at the asked rate and headroom; None without headroom."""
+    """Return the fleet's metrics at the requested rate plus headroom; None without headroom."""
     sized = problem.sized_rate_per_s
     if not problem.headroom or sized is None:
         return None

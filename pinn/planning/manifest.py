@@ -23,22 +23,22 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 _Object = dict[str, object]
 
-#: Engine -> container image of a release.
+#: Engine -> container image of one of the engine's releases.
 _IMAGES = {
     VLLM: "vllm/vllm-openai:v{}",
     SGLANG: "lmsysorg/sglang:v{}",
     TRTLLM: "nvcr.io/nvidia/tensorrt-llm/release:{}",
 }
-#: Default ports: ``--port`` of ``vllm/entrypoints/common/cli_args.py``,
+#: Default HTTP port of each engine: ``--port`` of ``vllm/entrypoints/common/cli_args.py``,
 #: ``sglang/srt/server_args.py`` and ``tensorrt_llm/commands/serve.py``.
 _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
 #: Route of all three engines that answers 200 once a server is ready: ``vllm 0.33.0
 #: vllm/entrypoints/serve/instrumentator/health.py``, ``sglang 0.5.23
 #: sglang/srt/entrypoints/http_server.py``.
 _HEALTH = "/health"
-#: Port through which the machines of a group connect.
+#: Port of the first machine of a group, to which the other machines connect.
 _RENDEZVOUS_PORT = 20000
-#: Seconds between probes, and allowed failures of each probe; loading weights and capturing graphs
+#: Seconds between probes, and allowed failures of each probe. Loading weights and capturing graphs
 #: may take half an hour.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
@@ -103,7 +103,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _notes(plan: Plan, choice: Choice) -> list[str]:
-    """Return comments on the purpose of the objects, and on values that the user must complete."""
+    """Return YAML comments on the objects' purpose, and on values that the user must complete."""
     rate = plan.ask.rate_per_s
     asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
@@ -177,7 +177,7 @@ def _objects(server: _Server) -> list[_Object]:
         deployment = _described("apps/v1", "Deployment", server.name, {
             "replicas": server.count,
             "selector": {"matchLabels": labels},
-            # A new pod starts on the GPUs of an old one: there may be none to spare.
+            # A new pod starts on the GPUs of an old pod, since there may be no spare GPUs.
             "strategy": {"type": "RollingUpdate",
                          "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "template": _pod(server, server.command, labels),
@@ -199,7 +199,7 @@ def _objects(server: _Server) -> list[_Object]:
 
 
 def _budgets(server: _Server, labels: _Object) -> list[_Object]:
-    """Return the limit on pods that may be evicted at once, where there are several."""
+    """Return the limit of one evicted pod at a time; an empty list for a single server."""
     if server.count == 1:
         return []
     spec: _Object = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
@@ -235,7 +235,7 @@ def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
 
 
 def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool = True) -> _Object:
-    """Return a pod's template with probes and resources.
+    """Return the template of a server's pod, with health probes and requested resources.
 
     Args:
         server: Server to which the pod's machine belongs.
@@ -251,7 +251,7 @@ def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool =
         "image": server.image,
         "command": command,
         "env": _environment(server),
-        # Count one process per GPU, the engine core and the API server.
+        # One CPU per process: one process per GPU, the engine core and the API server.
         "resources": {
             "requests": {"cpu": str(per_pod + 2)},
             "limits": {"nvidia.com/gpu": str(per_pod)},
@@ -297,7 +297,7 @@ def _environment(server: _Server) -> list[_Object]:
 
 
 def _product(gpu: str) -> str | None:
-    """Return the label that NVIDIA's GPU feature discovery gives nodes; None if it is unknown."""
+    """Return the node label that NVIDIA's GPU feature discovery sets for a GPU; None if unknown."""
     with suppress(PinnError):  # a user's own datasheet is not in the catalog
         for alias in gpu_aliases(load_gpu(gpu)):
             if alias.startswith("NVIDIA "):

@@ -20,7 +20,7 @@ from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.planning.search_extent import unfinished
 from pinn.simulator.slo import parse_slo, written_s
 
-#: Maximum number of rows that are plotted, best first.
+#: Maximum number of a plan's rows that are plotted, best first.
 SHOWN = 4
 
 #: Colour and marker of each GPU in order, from the palette of Okabe and Ito (2008), with dark and
@@ -30,9 +30,9 @@ _LOOKS = (
     ("#7a3b00", "P"), ("#9a9a9a", "X"),
 )  # fmt: skip
 
-#: Statistic -> colour, marker and dashes of its line.
+#: Statistic of a latency -> colour, marker and dashes of its line.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
-#: Colour, marker and dashes of a statistic that only a limit uses.
+#: Colour, marker and dashes of a statistic that occurs only in a limit of the SLO.
 _ASKED = ("#a3480f", "D", "-.")
 
 #: Colour and hatch of each part of a step, in order; neighbours differ in lightness.
@@ -78,7 +78,7 @@ def frontier_figure(plan: Plan) -> Figure:
 
 
 def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
-    """Draw a ring around a row's point, with the row's rank."""
+    """Draw a ring around the point of a plan's row, with the row's rank as label."""
     if point.user_tokens_per_s is None:
         return
     at = (point.user_tokens_per_s, point.output_tokens_per_gpu_s)
@@ -88,7 +88,7 @@ def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
 
 
 def percentile_figure(plan: Plan) -> Figure:
-    """Plot percentiles of the limited metrics against the rate of one replica."""
+    """Plot percentiles of the metrics that the SLO limits against the rate of one replica."""
     choices = plan.choices[:SHOWN]
     limits = parse_slo(plan.ask.slo).each if plan.ask.slo else []
     metrics = list(dict.fromkeys(metric for metric, _, _ in limits)) or ["ttft", "tpot"]
@@ -166,7 +166,7 @@ def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]
 
 
 def shown_parts(choices: Sequence[Choice]) -> list[str]:
-    """Return the parts of a step with a share above zero, in order."""
+    """Return the parts of a step whose share of time is above zero in any row, in order."""
     names = dict.fromkeys(name for choice in choices for name in choice.step_time)
     return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
 

@@ -55,7 +55,7 @@ class PlanRequest:
         "quantization": "the checkpoint's",
         "tensor_parallel_size": "those of --candidates",
     }
-    #: Flags that mean something else to a plan, or nothing -> what differs in their declaration.
+    #: Flag that a plan ignores or interprets differently -> changed arguments of its declaration.
     RESTATED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "replicas": {"help": "Minimum number of replicas of every row, such as 2 to survive the "
                      "loss of one."},
@@ -96,12 +96,12 @@ LEAST_ANSWERS = 10
 
 #: Reasons for an early end of a search.
 TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
-#: Beginnings of the reason of a candidate for which time ran out, before its screening or before
-#: the evaluation of its fleet.
+#: First words of the reason why a candidate is not in the plan, if time ran out before its
+#: screening or before the evaluation of its fleet.
 NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
 
 #: Relative difference between a fleet's rate and the sum of its replicas' rates above which the
-#: plan explains the difference. The value is twice the width of the searches.
+#: plan explains the difference. The value is twice the relative width of a bisection.
 _LIKE_ONE_BY_ONE = 0.02
 #: Router -> reason why replicas behind it may sustain a higher rate together than separately.
 _MORE = {
@@ -146,7 +146,7 @@ class PlanSummary:
         purchases: GPU that is owned -> formula of its price per hour from its purchase price.
         notices: Notices on the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
-        least_replicas: Minimum number of replicas that was asked.
+        least_replicas: Minimum number of replicas that the user requested.
     """
 
     model: str
@@ -169,13 +169,13 @@ class PlanSummary:
 
     @property
     def sized_rate_per_s(self) -> float | None:
-        """Return the rate that every fleet has to serve: the asked one with the headroom."""
+        """Return the rate that every fleet has to serve: the requested rate with the headroom."""
         return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
 
 
 @dataclass(frozen=True)
 class Point:
-    """Metrics of one simulated run.
+    """Latencies, throughput and limits of one simulated run.
 
     Attributes:
         rate_per_s: Mean rate of the sent requests.
@@ -278,9 +278,9 @@ class Choice:
         at_rate: Metrics of one replica at its share of the requested rate, or at its maximum rate
             without a requested rate.
         cost_per_hour: Price of all GPUs; None without prices.
-        cost_per_million_prompt_tokens: Whole cost / million prompt tokens, at the requested rate or
-            else at the maximum rate; None without a price.
-        cost_per_million_output_tokens: Whole cost / million output tokens, at the same rate.
+        cost_per_million_prompt_tokens: Cost of all GPUs / million prompt tokens, at the requested
+            rate or else at the maximum rate; None without a price.
+        cost_per_million_output_tokens: Cost of all GPUs / million output tokens, at the same rate.
         limited_by: Bottleneck above the maximum rate, such as ``KV memory`` or ``decode
             bandwidth``.
         chance: Probability of meeting the SLO at the requested rate, given the prediction's
@@ -373,7 +373,7 @@ class Choice:
 
     @property
     def missed_first(self) -> str:
-        """Return which limit is missed first at higher rates, and the bottleneck there."""
+        """Return text on the limit that is missed first at higher rates, and on the bottleneck."""
         if not self.fails_first:
             return ""
         limit = self.fails_first.replace(": ", " with ")
@@ -381,12 +381,12 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Metrics that clients see: of all replicas at the requested rate, else of one replica."""
+        """Metrics that clients see: of all replicas at the requested rate; or of one replica."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 def has_gaps(choices: Sequence[Choice]) -> bool:
-    """Return whether requests have more than one output token, and therefore ITL and TPOT."""
+    """Return whether requests have more than one output token, so that ITL and TPOT exist."""
     return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 

@@ -53,7 +53,7 @@ def plan_load(
 
     Raises:
         PinnError: If the request is incomplete, or no candidate fits or meets the SLO; the message
-            has the nearest candidate.
+            names the nearest candidate.
         KeyboardInterrupt: If an interrupt comes before any hardware was screened.
     """
     if not request.time_budget > 0:
@@ -144,7 +144,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
 def _fits_nowhere(
     misfits: Sequence[RejectedCandidate], space: SearchSpace, problem: PlanningProblem
 ) -> str:
-    """Return an error message with the last misfit, on the most GPUs, and the nearest fit."""
+    """Return an error message on the misfit with the most GPUs and the smallest fitting replica."""
     if misfits:
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
     else:

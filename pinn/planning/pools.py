@@ -80,7 +80,7 @@ class PoolsCandidate(Candidate):
         return self.prefill.latency
 
     def pool_texts(self, replicas: int) -> tuple[str, str]:
-        """Return the pools of ``replicas`` in the notation of ``--prefill`` and ``--decode``."""
+        """Return the pools of ``replicas`` as values of ``--prefill`` and ``--decode``."""
         prefill, decode = (
             pool_text(servers, {name: row[name] for name in self.own if name in row})
             for row, (servers, _) in zip(
@@ -121,7 +121,7 @@ class PoolsCandidate(Candidate):
 def find_pools(
     space: SearchSpace, workload: Workload, checkpoint: Path, path: Path | None = None
 ) -> tuple[list[Candidate], list[RejectedCandidate]]:
-    """Return pairs of the listed pools with which the engine would start.
+    """Return pairs of a listed prefill and decode pool with which the engine would start.
 
     Pairs that are a multiple of a smaller pair are omitted.
 
@@ -180,7 +180,7 @@ def _servers(
     space: SearchSpace,
     checkpoint: Path,
 ) -> tuple[list[tuple[int, Values, Candidate]], list[RejectedCandidate]]:
-    """Return pools whose servers start and fit the load: number of servers, own flags, server."""
+    """Return (number of servers, own flags, server) of pools that start; and the rejected pools."""
     fitting: dict[Deployment, Values] = {}
     pools: list[tuple[int, Values, Deployment]] = []
     rejected = []

@@ -24,7 +24,7 @@ _COLUMNS = ("gpu", "per_hour", "purchase_price", "years")
 
 @dataclass(frozen=True)
 class Price:
-    """Price of a GPU.
+    """Price of a rented or purchased GPU.
 
     Attributes:
         per_hour: Price per GPU and hour, in the user's currency.
@@ -65,12 +65,12 @@ def read_prices(
     purchased: str | Mapping[str, float] = "",
     years: float | None = None,
 ) -> dict[str, Price]:
-    """Return full name of a GPU -> price.
+    """Return full name of a GPU -> its price per hour.
 
     Args:
         rented: Prices per GPU and hour, as a mapping or a text such as ``H100=2.5 H200=3.2``; or
             the path of a file with hourly or purchase prices.
-        purchased: Purchase prices of GPUs, as a mapping or a text.
+        purchased: Purchase price of each GPU, as a mapping or a text.
         years: Years over which ``purchased`` GPUs are written off.
 
     Raises:

@@ -96,13 +96,13 @@ class PlanningProblem:
     """Load to serve, with all data that planning for it needs.
 
     Attributes:
-        draws: Loads at the requested rate, one for each seed; the first is the load itself.
+        draws: Loads at the requested rate, one for each seed; the first has the user's seed.
         rate_per_s: Total rate to serve in requests/s; None if only the frontier is requested.
         slo: Limits to meet.
         checkpoint: Checkpoint of the network, whose intervals give the error of a prediction.
         prices: GPU -> price; empty to rank by the number of GPUs.
         max_gpus: Maximum number of GPUs; None for no limit.
-        load: Source of the requests.
+        load: Path or flags from which the requests are generated.
         headroom: Share by which the load may exceed ``rate_per_s``.
         gpus: Names of the requested GPUs; empty for the GPUs of the candidates.
         least_replicas: Minimum number of replicas of a fleet.
@@ -121,7 +121,7 @@ class PlanningProblem:
 
     @property
     def sized_rate_per_s(self) -> float | None:
-        """Return the rate that a fleet has to serve: the asked one with the headroom."""
+        """Return the rate that a fleet has to serve: the requested rate with the headroom."""
         return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
 
     @cached_property
@@ -141,7 +141,7 @@ class PlanningProblem:
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
-        """Return the price per hour of ``gpus`` GPUs of one type; None without a price."""
+        """Return the price per hour of ``gpus`` GPUs of type ``gpu``; None without a price."""
         return self.prices[gpu].per_hour * gpus if gpu in self.prices else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:
@@ -204,8 +204,8 @@ def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload
         raise PinnError(f"--rate must be positive and finite, got {rate_per_s:g} requests/s")
     if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
         load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
-    # Flags have no rate of their own. Any rate will do, since a server's maximum rate does not
-    # depend on it.
+    # Flags do not imply a rate. Any rate will do, since a server's maximum rate does not depend
+    # on the rate at which the load is generated.
     drawn_at = 1.0 if rate_per_s is None and load.path is None else rate_per_s
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
     draws = [load.draw(drawn_at, seed) for seed in seeds]

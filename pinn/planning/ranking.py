@@ -11,7 +11,8 @@ from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rate_per_s
 
-#: Relative error of a screened maximum rate within which a candidate is still kept.
+#: Assumed relative error of a screened maximum rate; a candidate that is within this error of the
+#: cheapest fleet is still evaluated.
 _SCREENING_ERROR = 0.2
 
 #: Expense of a fleet: (whether it is counted in GPUs for lack of a price, price or number of GPUs).
@@ -27,7 +28,7 @@ def screening_order(
     without disaggregated prefill/decode.
 
     Args:
-        groups: Candidates of each hardware.
+        groups: Candidates of each hardware configuration.
         problem: Load and prices.
     """
     # The scheduler's limits hardly change the guessed rate.
@@ -40,10 +41,10 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Return the first hardware of each GPU, engine and way of serving; and all other hardware.
+    """Return the first hardware of each GPU, and of each engine with or without P/D; and the rest.
 
     Args:
-        candidates: Index of a hardware -> its candidate, in the order of the hardware.
+        candidates: Index of a hardware configuration -> its candidate, most promising first.
     """
     gpus, ways = set(), set()
     found: tuple[list[int], list[int]] = ([], [])
@@ -92,9 +93,10 @@ def promising(
     rounded up. Both lists are sorted by expense.
 
     Args:
-        fastest: Index of a hardware -> its candidate with the highest screened rate, and that rate.
+        fastest: Index of a hardware configuration -> its candidate with the highest screened rate,
+            and that rate.
         problem: Load and prices.
-        top: Minimum number of hardware to evaluate.
+        top: Minimum number of hardware configurations to evaluate.
     """
 
     def expense(i: int, factor: float = 1.0, *, whole: bool = True) -> Expense:
@@ -109,7 +111,7 @@ def promising(
 
 
 def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> str:
-    """Return the reason, a higher cost, why a candidate's hardware is not evaluated."""
+    """Return a sentence on the higher cost for which a candidate's hardware is not evaluated."""
     unpriced, expense = _expense(candidate, rate_per_s, problem)
     is_price = bool(problem.prices) and not unpriced
     more, what = ("costs", " an hour") if is_price else ("takes", " GPUs")
@@ -121,7 +123,7 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
 
 
 def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
-    """Return a sort key of a row: by expense, then by probability, then by spare capacity.
+    """Return a row's sort key: expense, then probability of meeting the SLO, then spare capacity.
 
     Rows that meet the SLO come first. Rows without a price follow rows with a price, by number of
     GPUs. A calibrated row, which has no probability, precedes others of the same expense. A row

@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Relative distance of a failing from a passing rate at which a search ends.
+#: Relative distance between a passing and a failing request rate at which a search ends.
 WIDTH = 0.01
-#: Share of the first guess below which a rate counts as 0.
+#: Share of the first guessed rate below which a rate counts as 0.
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
 #: Relative distances from a pass/fail threshold at which rates are tried, to check that there is
 #: only one threshold.
 _BESIDE = (0.01, 0.02, 0.03)
-#: Relative distance of neighbouring rates of the geometric grid.
+#: Relative distance of neighbouring rates of the geometric grid in ``settled_rate``.
 _RUNG = 0.002
 #: Number of consecutive rates, 3 %, that must pass below and fail above to end the grid; and
 #: maximum number of rates of the grid.
@@ -29,11 +29,11 @@ def highest_rate(
     width: float = WIDTH,
     enough: float = 0.0,
 ) -> tuple[float, float | None]:
-    """Find the rate at which the excess crosses 1, that is, a limit is reached.
+    """Find the request rate at which the excess crosses 1, that is, a latency reaches its limit.
 
     Args:
-        excess: Function of a rate that returns the maximum ratio of a latency to its limit;
-            infinite if it is unknown.
+        excess: Function of a rate that returns the largest ratio of a latency to its limit;
+            infinite if the ratio is unknown.
         guess: Rate to try first.
         stride: Ratio between the first rates. Strides grow until the crossing lies between two
             rates.
@@ -116,7 +116,7 @@ def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float,
 
 
 def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
-    """Return the answer of each step until enough consecutive answers are positive."""
+    """Return the results of ``is_so`` for 0, 1, ... until enough consecutive results are True."""
     found: list[bool] = []
     while sum(found[-_CLEAR_RUNGS:]) < _CLEAR_RUNGS and len(found) < _MOST_RUNGS:
         found.append(is_so(len(found)))
@@ -126,7 +126,7 @@ def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
 def _between(
     low: float, high: float, at_low: float, at_high: float, width: float, *, halve: bool
 ) -> float:
-    """Return the next rate to try: just beyond the crossing of a power law, or the middle.
+    """Return the next rate to try: near where a power law of the excess crosses 1, or the middle.
 
     The rate lies half a width beyond the crossing, towards the farther end. A good guess then ends
     the search.

@@ -1,4 +1,4 @@
-"""Report of a plan for the terminal, and its files."""
+"""Report of a plan for the terminal, and the files that a plan writes."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -57,7 +57,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
 
 
 def _table(plan: Plan) -> Grid:
-    """Return a table of the best row on each GPU if several were requested, else of first rows."""
+    """Return a table of the best row on each GPU; of the first rows if one GPU was requested."""
     columns = _columns(plan)
     table = Grid(list(columns), gap=1)
     for choice in _shown(plan):
@@ -179,7 +179,7 @@ _MEET = "requests within limits"
 
 
 def _with_headroom(plan: Plan) -> list[str]:
-    """Return a sentence on the first choice at the rate with headroom."""
+    """Return a sentence on the recommended row's limits at the requested rate with headroom."""
     first, ask = plan.choices[0], plan.ask
     if first.with_headroom is None:
         return []
@@ -208,15 +208,15 @@ def _fleets(plan: Plan) -> list[str]:
 
 
 def _fleet(fleet: Fleet, on_each: bool) -> str:
-    """Return the value of each limit behind a router, as text.
+    """Return text with the value of each limit for replicas behind a router.
 
-    ``on_each`` says whether some limits apply to each request.
+    ``on_each`` specifies whether some limits apply to each request.
     """
     return f"{_ROUTED.get(fleet.routing, 'One replica')}: {_values(fleet.point, on_each)}."
 
 
 def _values(point: Point, on_each: bool) -> str:
-    """Return the value of each limit in a run; ``on_each``: some are on each request."""
+    """Return text with each limit's value in a run; ``on_each`` as for :func:`_fleet`."""
     parts = [
         (f"{each.what} {each.value}" if each.share is None else f"{each.value} of {_MEET}")
         + ("" if each.met else " (MISSED)")
@@ -230,7 +230,7 @@ def _values(point: Point, on_each: bool) -> str:
 
 
 def _how_sure(choice: Choice) -> list[str]:
-    """Return sentences on the maximum rates of one replica and of all together, with intervals."""
+    """Return sentences on the maximum rates of one replica and of all replicas, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
     late = "" if choice.chance is not None else " and P(SLO met)"
@@ -247,7 +247,7 @@ def _how_sure(choice: Choice) -> list[str]:
 
 
 def _memory_limit(choice: Choice) -> list[str]:
-    """Return a sentence on the memory of a GPU if it limits the rate."""
+    """Return a sentence on the use of a GPU's memory if KV memory limits the rate."""
     if choice.memory is None:
         return []
     gib = choice.memory
@@ -260,7 +260,7 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 
 def _search_bar(rate: HighestRate) -> str:
-    """Return text on the rate that fails, and on the range of maximum rates over seeds."""
+    """Return text on the lowest rate that misses the SLO, and on maximum rates over seeds."""
     words = "" if rate.fails_per_s is None else f" but not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
@@ -300,7 +300,7 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns of plan.csv for fields of a row: columns before the flags, and columns after them.
+#: Columns of plan.csv for fields of a row: columns before the flags, and columns after the flags.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
                   "cost_per_million_output_tokens", "replicas", "engine", "gpu",
                   "gpus_per_replica")  # fmt: skip

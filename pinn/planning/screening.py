@@ -1,10 +1,10 @@
 """Screening of candidates of the same hardware, by estimates and by runs with few requests.
 
-Two estimates need no simulation: lower bounds of latencies, and a first guess of the rate. A lower
-bound is the latency of the request on an idle server, without time outside the steps. More requests
-never shorten a step: all coefficients are non-negative, and all features grow with the batch. Hence
-launching, the GPU's work and the longer of the two grow as well. A request among others therefore
-takes at least as long.
+Two estimates need no simulation: lower bounds of latencies, and a guess of the maximum rate. A
+lower bound is the latency of a request on an idle server, without time outside the steps. More
+requests never shorten a step: all coefficients are non-negative, and all features grow with the
+batch. Hence launching, the GPU's work and the longer of the two grow as well. On a busy server, a
+request therefore takes at least as long.
 """
 
 import math
@@ -40,7 +40,7 @@ _GRAIN_TOKENS = 64
 def step_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return the seconds of steps of equal requests, given as arguments of ``uniform_sums``."""
+    """Return step times in seconds; ``requests`` are the arguments of ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
@@ -50,7 +50,7 @@ def lone_seconds(
 ) -> Float[np.ndarray, "..."]:
     """Return lower bounds of step times in seconds, for one rank while all other ranks are idle.
 
-    The arguments are those of ``uniform_sums``.
+    ``requests`` are the arguments of ``uniform_sums``.
     """
     deployment = latency.deployment
     own = uniform_sums(**requests, window=deployment.model.window_tokens)
@@ -93,7 +93,10 @@ def least_latencies_s(
 def least_excess(
     workload: Workload, latency: LinearLatency, prompts: LinearLatency, slo: Slo
 ) -> float:
-    """Return a lower bound of the maximum latency / limit; above 1 no rate is low enough."""
+    """Return a lower bound of the largest ratio of a latency to its limit.
+
+    If the bound exceeds 1, the SLO is missed at every rate.
+    """
     means = [limit for limit in slo.on_gaps if limit.name == "mean"]
     lone = least_latencies_s(workload, latency, prompts)
     # A single gap may be short if tokens are streamed late, but all gaps together include all
@@ -106,7 +109,7 @@ def least_excess(
 
 
 def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
-    """Return the seconds of the chunks of a single prompt."""
+    """Return the seconds to compute a single prompt in chunks, on an idle server."""
     recipe = latency.deployment.recipe
     budget = recipe.token_budget if recipe.chunked_prefill else new
     starts = np.arange(0, new, budget, dtype=np.float64)
@@ -122,7 +125,7 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
 
 
 def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray, " requests"]:
-    """Return each prompt's tokens that need no computing: transferred, or shared with others."""
+    """Return each prompt's number of transferred or shared tokens, which are not computed."""
     ready = workload.transferred_tokens
     if not latency.deployment.recipe.prefix_caching:
         return ready
@@ -130,14 +133,14 @@ def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray,
 
 
 def _rounded(tokens: np.ndarray) -> np.ndarray:
-    """Return tokens rounded down to a multiple of the grain, but at least 1."""
+    """Return numbers of tokens rounded down to a multiple of ``_GRAIN_TOKENS``, but at least 1."""
     return np.maximum(tokens // _GRAIN_TOKENS * _GRAIN_TOKENS, 1)
 
 
 def guessed_rates_per_s(
     workload: Workload, latency: LinearLatency, engine: EngineSpec, slo: Slo | None
 ) -> tuple[float, float]:
-    """Guess the rates at which a replica is always busy, and at which TPOT reaches its limit.
+    """Guess the rates, in requests/s, at which a replica is always busy, and TPOT at its limit.
 
     If B requests decode at once, the decodes of a request use output x decode(B) / B seconds of the
     engine's time, where decode(B) is the time of a step with B decodes. The prompt uses the time by
@@ -172,7 +175,7 @@ def guessed_rates_per_s(
 
 
 def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> np.ndarray:
-    """Return batch sizes up to the limits of ``max_num_seqs`` and the KV cache."""
+    """Return batch sizes in requests, up to the limits of ``max_num_seqs`` and the KV cache."""
     recipe, layout = latency.deployment.recipe, kv_layout(latency.deployment, engine)
     each = float(workload.prompt_tokens.mean() + workload.output_tokens.mean() / 2)
     cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))
@@ -185,7 +188,7 @@ _REQUESTS = 1000
 #: Relative distance from the best screened rate on the same hardware within which candidates are
 #: kept.
 _MARGIN = 0.04
-#: Relative width of the bisection in screening.
+#: Relative distance of the passing and failing rates at which a bisection in screening ends.
 _WIDTH = 0.02
 #: Upper bound of any rate, relative to the guessed rate at which a replica without queues is always
 #: busy.
@@ -199,14 +202,15 @@ _LEAST_REQUESTS = 200
 
 @dataclass(frozen=True)
 class ScreeningResult:
-    """Result of screening candidates of one hardware.
+    """Result of screening the candidates of one hardware configuration.
 
     Attributes:
         kept: Indices of the candidates worth an evaluation and their screened maximum rates, best
             first.
         rejected: All other candidates, with reasons.
         points: Metrics of the first kept candidate, at rising rates.
-        least_excess: Minimum over all candidates of the lower bound of latency / limit.
+        least_excess: Minimum over all candidates of the lower bound of the largest ratio of a
+            latency to its limit.
         simulations: Number of simulations.
     """
 
@@ -281,7 +285,7 @@ def _near(best: float, problem: PlanningProblem) -> float:
 
 
 def _screened_rate(trials: Trials, best: float, near: float) -> float:
-    """Return the maximum rate on few requests; 0 if it is not near the best rate."""
+    """Return a candidate's maximum rate from runs of few requests; 0 if not near the best rate."""
     if best > 0:
         if trials.excess(near) > 1:
             return 0.0
@@ -324,7 +328,7 @@ _LEFT_PER_DOUBLED_RANKS, _LEFT_PER_DOUBLED_STAGES = 0.82, 0.73
 
 
 def guessed_rate_per_s(candidate: Candidate, problem: PlanningProblem) -> float:
-    """Guess the maximum rate of a replica within the limits, without a simulation.
+    """Guess the maximum request rate of a replica within the SLO, without a simulation.
 
     The guess determines the order in which hardware is screened.
     """
@@ -341,7 +345,7 @@ def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
 
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
-    """Return the reason why a higher limit of requests changes nothing; None if it may."""
+    """Return the reason why a higher ``max_num_seqs`` changes nothing; None if it may."""
     a = candidate.deployment.recipe
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)

@@ -27,8 +27,9 @@ from pinn.planning.screening import ScreeningResult
 from pinn.planning.search_steps import Given, Task, make_row, screen_group, size_group
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
-#: Share of the budget after which only the certainty of rows is estimated; and share after which no
-#: further round begins, since rounds send all remaining tasks to the workers.
+#: Share of the time budget after which only the certainty of rows is estimated; and share after
+#: which no further round of screening and sizing begins. A round sends all remaining tasks to the
+#: workers.
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the remaining search time that a round spends on screening.
 _SCREENING_SHARE = 0.6
@@ -50,7 +51,8 @@ def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[li
 def _digest(problem: PlanningProblem) -> str:
     """Return the digest of everything that determines a search, except its candidates.
 
-    The words of the load are part of rows. If they name a file, its content is part of the digest.
+    The command-line words of the load are part of the digest, since rows contain them. If the words
+    name a file, its content is part of the digest too.
     """
     load = problem.load
     content = load.path if load.path is not None and load.path.exists() else None
@@ -64,15 +66,15 @@ class Search:
 
     Attributes:
         problem: Load and SLO.
-        groups: Candidates of each hardware.
+        groups: Candidates of each hardware configuration.
         workers: Processes that run simulations.
         budget: Time budget of the search.
         cache: Folder of results of earlier searches; None for the user's cache.
-        screened: Index of a hardware -> result of its screening.
-        sized: Index of a hardware -> result of sizing its fleets.
-        rows: Index of a hardware -> row of the plan.
+        screened: Index of a hardware configuration -> result of its screening.
+        sized: Index of a hardware configuration -> result of sizing its fleets.
+        rows: Index of a hardware configuration -> row of the plan.
         is_interrupted: Whether an interrupt ended the search.
-        newly_screened: Number of hardware that was screened without a cached result.
+        newly_screened: Number of hardware configurations screened without a cached result.
     """
 
     problem: PlanningProblem
@@ -93,7 +95,7 @@ class Search:
         """Search until all hardware is screened, time is used up, or an interrupt is received.
 
         Args:
-            top: Minimum number of hardware to evaluate.
+            top: Minimum number of hardware configurations to evaluate.
 
         Raises:
             KeyboardInterrupt: If an interrupt is received before any hardware was screened.
@@ -111,16 +113,16 @@ class Search:
 
     @property
     def untried(self) -> dict[int, Sequence[Candidate]]:
-        """Candidates of each hardware that was not screened."""
+        """Index of each hardware configuration that was not screened -> its candidates."""
         return {i: group for i, group in enumerate(self.groups) if i not in self.screened}
 
     @property
     def fastest(self) -> dict[int, tuple[Candidate, float]]:
-        """Candidate of each hardware with the highest screened rate, and this rate."""
+        """Index of a hardware configuration -> its fastest screened candidate, and its rate."""
         return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
 
     def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
-        """Return the candidates of a hardware that are worth an evaluation, with screened rates."""
+        """Return (candidate, screened rate) for hardware ``i``'s candidates worth an evaluation."""
         return [(self.groups[i][place], rate) for place, rate in self.screened[i].kept]
 
     @property
@@ -174,7 +176,7 @@ class Search:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
             must, may = ranking.promising(self.fastest, self.problem, top)
             self._size(must, [], budget)
-            if not self.rows:  # the recommended row comes before the search goes on
+            if not self.rows:  # compute the recommended row before the search continues
                 self._make_rows(self.workers.count)
             self._size([], may, budget)
             first = []
@@ -203,7 +205,7 @@ class Search:
         """Compute rows; the cheapest fleet of every GPU gets its row first and in any case.
 
         Args:
-            most: Most rows to make; None for all.
+            most: Maximum number of rows to compute; None for all.
         """
         fleets = self.fleets
         must, may = ranking.firsts({i: candidate for i, (candidate, _) in fleets.items()})
@@ -227,7 +229,7 @@ class Search:
         kind: type[_Result],
         tasks: Mapping[int, Task[Given]],
     ) -> Iterator[tuple[int, _Result]]:
-        """Yield the results of a step for each hardware, results of earlier searches first.
+        """Yield (index of hardware, result) of a step of the search, cached results first.
 
         Partial results are not kept for later searches. Hardware that got no time has no result.
         """

@@ -5,11 +5,11 @@ from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Plan
 
 
 def counts(plan: Plan, shown: int) -> list[str]:
-    """Return lines with the numbers of choices, candidates and simulations.
+    """Return lines with the numbers of rows, candidates and simulations of a plan.
 
     Args:
         plan: Plan of the search.
-        shown: Number of choices that a terminal shows.
+        shown: Number of rows that a terminal shows.
     """
     more = len(plan.choices) - shown
     beside = amount(more, "further row is", "further rows are")
@@ -28,7 +28,7 @@ def counts(plan: Plan, shown: int) -> list[str]:
 
 
 def unfinished(plan: Plan) -> list[str]:
-    """Return sentences on what an ended search did not try, and how it goes on."""
+    """Return sentences on candidates that were not tried in time, and on how to continue."""
     if not plan.stopped:
         return []
     why = (

@@ -23,8 +23,8 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
 
     Args:
         search: Search for a problem, which this function runs.
-        misfits: Candidates that do not fit.
-        top: Minimum number of hardware to evaluate.
+        misfits: Candidates that do not fit their GPUs' memory or the load.
+        top: Minimum number of hardware configurations to evaluate.
 
     Raises:
         PinnError: If no candidate meets the SLO; the message has the nearest candidate.
@@ -55,9 +55,9 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
 
 
 def _left_s(search: Search, seconds: float) -> float | None:
-    """Return the time that the rest of a search takes at the pace of its first part.
+    """Return the estimated seconds to screen the remaining hardware, at the pace so far.
 
-    It is None where nothing is left, or if this search screened nothing itself.
+    None is returned if no hardware remains, or if all results of this search were cached.
     """
     if not search.untried or not search.newly_screened:
         return None
@@ -91,7 +91,7 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
 
 
 def _no_time(search: Search) -> str:
-    """Return the reason, lack of time, why candidates were not simulated."""
+    """Return a sentence that candidates were not simulated for lack of time."""
     return f"{NOT_TRIED}: {_why_ended(search)}"
 
 
@@ -102,7 +102,7 @@ def _why_ended(search: Search) -> str:
 def _by_gpu(
     search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate]
 ) -> list[GpuOutcome]:
-    """Return the outcome of every GPU, in the order of the rows; GPUs without a row come last."""
+    """Return each GPU's best row, or the reason for none; GPUs without a row come last."""
     ranks: dict[str, int] = {}
     for place, choice in enumerate(search.choices, 1):
         ranks.setdefault(choice.gpu, place)
@@ -154,9 +154,9 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
 
 
 def _frontier(search: Search) -> list[FrontierPoint]:
-    """Return frontier points of every hardware, with its best limits of the scheduler.
+    """Return frontier points of the best candidate of every hardware configuration.
 
-    Choices at the planned rate are points too: pictures mark them.
+    Rows at the planned rate are points too, since plots mark these points.
     """
     series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [

@@ -18,7 +18,7 @@ class Task(Generic[Given]):
     """Task of a step of a search.
 
     Attributes:
-        given: Argument of the step.
+        given: Argument of the step: candidates, or a candidate and its fleet.
         budget: Time budget of the step.
         in_any_case: Whether to run the step even if the time is used up.
     """

@@ -24,7 +24,7 @@ from pinn.simulator.statistics import statistic
 from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
 
-#: Share of the load after which throughput is measured, because batches are then full.
+#: Share of the load's duration after which throughput is measured, because batches are then full.
 _WARM_SHARE = 0.2
 #: Share of the load's duration by which the last answers may take longer than the first.
 _DRAIN_SHARE = 0.05
@@ -49,7 +49,7 @@ def backlog(run: Run) -> float:
 
 
 def output_tokens_per_s(run: Run) -> float:
-    """Return output tokens per second while the load is sent, without the load's first fifth."""
+    """Return output tokens per second while requests are sent, without the load's first fifth."""
     r = run.requests
     begin, end = r.arrival_s.min(), r.arrival_s.max()
     begin += _WARM_SHARE * (end - begin)
@@ -61,7 +61,7 @@ def output_tokens_per_s(run: Run) -> float:
 def percentiles(
     values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"], asked: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Return statistic -> seconds of values with counts; None for an infinite statistic.
+    """Return name of a statistic -> seconds of latencies with counts; None for an infinite one.
 
     Args:
         values: Latencies in seconds.
@@ -103,10 +103,10 @@ def latencies_so_far_s(
 
 @dataclass(frozen=True)
 class ErrorScenario:
-    """Error of a prediction, as log factors; none by default.
+    """Errors of predicted times, as logarithms of factors; zero by default.
 
     Attributes:
-        step: Error of all step times.
+        step: Error of all step times, a log factor.
         request: Error of a request's times outside the steps, and of TTFT without queue time.
         encoder: Error of the vision encoder's time in addition to the step's, with the step's sign.
     """
@@ -117,7 +117,7 @@ class ErrorScenario:
 
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
-    """Return the engine settings of a router; weights apply only to the rule that has them."""
+    """Return the engine settings for a routing rule; only the rule with weights gets weights."""
     if router not in ROUTERS:  # the rule is a single replica's load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""
@@ -145,7 +145,7 @@ class Trials:
         candidate: Candidate whose replica is simulated.
         load: Requests that the replica gets at each rate.
         slo: Limits to meet.
-        scenario: Error of the simulated times.
+        scenario: Assumed error of the predicted times.
         tally: Counts of simulations, shared with other scenarios and seeds of these trials.
     """
 
@@ -181,7 +181,7 @@ class Trials:
             return None
 
     def excess(self, rate_per_s: float, replicas: int = 1, router: str = "") -> float:
-        """Return the maximum ratio of a latency to its limit, at a rate.
+        """Return the largest ratio of a latency to its limit, at a request rate.
 
         The ratio is infinite after an early stop, or if the replicas are too many to simulate. The
         backlog counts as well: a server that falls behind would meet limits only because the load
@@ -248,7 +248,7 @@ class Trials:
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:
-        """Return latencies with TTFT scaled by the part of its error that steps do not explain."""
+        """Return latencies with TTFT scaled by its error beyond the error of step times."""
         step, request = self.scenario.step, self.scenario.request
         factor = np.exp(np.copysign(max(abs(request) - abs(step), 0.0), request))
         if factor == 1:

@@ -17,7 +17,7 @@ from pinn.simulator.state import (
     Request,
 )
 
-# Queues of requests: linked lists keep the order of arrival, binary heaps the order of times.
+# Queues of requests: linked lists are in order of arrival, binary heaps in order of event times.
 
 
 def append(engine: Engine, queue: Queue, r: int) -> None:
@@ -57,7 +57,7 @@ def remove(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Link two requests as neighbours in a queue; -1 means an end of the queue."""
+    """Link two requests as neighbours in a queue; a number of -1 stands for an end of the queue."""
     if before >= 0:
         engine.requests[before].after = after
     else:
@@ -111,7 +111,7 @@ def blocks_for(engine: Engine, tokens: int) -> int:
 
 
 def extra_blocks_for(engine: Engine, tokens: int) -> int:
-    """Return the number of KV blocks that all cache groups after the first need.
+    """Return the number of KV blocks for ``tokens`` in all cache groups after the first.
 
     These are the further full-attention groups and the groups with windowed attention.
     """
@@ -122,7 +122,7 @@ def extra_blocks_for(engine: Engine, tokens: int) -> int:
 
 
 def take_block(engine: Engine, replica: int) -> int:
-    """Allocate the least recently freed block, drop its cached content, and return its number."""
+    """Allocate the least recently freed KV block, drop its key, and return its number."""
     block = engine.cache[replica, 0].after
     unlink_block(engine, replica, block)
     forget_key(engine, replica, block)
@@ -134,7 +134,7 @@ def take_block(engine: Engine, replica: int) -> int:
 
 
 def note_block(engine: Engine, replica: int, block: int) -> None:
-    """Record the reuse of a block, and wait for a second-tier store of its old content."""
+    """Record the reuse of a KV block, and wait for a second-tier store of its old content."""
     engine.stamps[replica, block] = engine.replicas[replica].schedulings
     if engine.fences[replica, block] > 0:
         flush(engine, replica, engine.fences[replica, block] - 1)
@@ -163,7 +163,7 @@ def unlink_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def release_block(engine: Engine, replica: int, block: int, first: bool) -> None:
-    """Release one use of a block; append an unused block to the end or start of the free list."""
+    """Remove one user of a block; add a block without users to an end of the free list."""
     freed, state = engine.cache[replica, block], engine.replicas[replica]
     freed.references -= 1
     state.held_blocks -= 1
@@ -222,7 +222,7 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
 
 
 def _watch(engine: Engine, replica: int, key: int) -> None:
-    """Record when a watched key changed, for a router with a delayed view of the cache."""
+    """Record the time when a watched block key entered or left the cache, for a delayed router."""
     if engine.config.n_watched > 1:
         engine.key_s[replica, key] = engine.replicas[replica].now_s
 
@@ -230,8 +230,8 @@ def _watch(engine: Engine, replica: int, key: int) -> None:
 def cached_blocks(engine: Engine, replica: int, r: int) -> int:
     """Return the length of the longest cached prefix of a request, in blocks.
 
-    As in ``get_computed_blocks`` of vLLM, at least one token is left to compute: a prompt that is
-    fully cached recomputes its last block.
+    As in ``get_computed_blocks`` of vLLM, at least one token is left to compute: if a prompt is
+    fully cached, its last block is recomputed.
     """
     config, request = engine.config, engine.requests[r]
     if not config.prefix_caching:
@@ -244,7 +244,7 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Allocate all further blocks that a running request needs, and return whether they fit."""
+    """Allocate the blocks that a running request needs for ``tokens``; return whether they fit."""
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
     return _take_blocks(engine, replica, request, tokens)
@@ -289,7 +289,7 @@ def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
 
 
 def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Allocate blocks to a request that has none; its first ``hits`` blocks come from the cache."""
+    """Allocate blocks to a request without any; the first ``hits`` are in the prefix cache."""
     request, state = engine.requests[r], engine.replicas[replica]
     if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
         return False
@@ -320,7 +320,8 @@ def _remember_keys(engine: Engine, replica: int, request: Request, blocks: int) 
 def free_request(engine: Engine, replica: int, r: int) -> None:
     """Free a request's blocks from last to first, so that the tail of a prefix is evicted first.
 
-    If blocks without a key are reused first, the last block is reused before all others.
+    If the engine reuses blocks without a key first, the request's last block, which may be
+    partly filled, is reused before all others.
     """
     request, state = engine.requests[r], engine.replicas[replica]
     if request.slot >= 0:

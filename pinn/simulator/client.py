@@ -25,7 +25,7 @@ from pinn.simulator.state import (
 
 
 def group_of(engine: Engine, replica: int) -> int:
-    """Return the number of the group in which a replica steps."""
+    """Return the number of a replica's group; all replicas of a group step together."""
     return replica * engine.config.n_groups // engine.config.n_replicas
 
 
@@ -40,7 +40,7 @@ def replicas_of(engine: Engine, group: int) -> range:
 
 
 def first_server(engine: Engine, replica: int) -> int:
-    """Return the number of the first API server of the copy that a replica belongs to."""
+    """Return the number of the first API server of a replica's copy of the deployment."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
@@ -65,7 +65,7 @@ def server_of(engine: Engine, r: int) -> Server:
 
 
 def take_in(engine: Engine, r: int, work_s: float) -> float:
-    """Process a request in its API server and return the time in seconds at which that is done."""
+    """Process a request in its API server, and return the time in seconds when this work ends."""
     request, server = engine.requests[r], server_of(engine, r)
     _begin(server, request.sent_s)
     server.work[0] += 1
@@ -83,7 +83,7 @@ def hear_of_step(engine: Engine, now: float) -> None:
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``, which keeps the API server busy."""
+    """Stream one token of a step that ended at ``now``; the API server is busy for ``token_s``."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
@@ -92,7 +92,7 @@ def stream(server: Server, now: float, token_s: float) -> None:
 def _begin(server: Server, now: float) -> None:
     """Reset the backlog of an API server if it is idle.
 
-    Tasks that arrive at the same moment queue behind each other, even if they need no time. A task
+    Tasks that arrive at the same time are processed in turn, even if a task needs no time. A task
     also queues if it arrives exactly when the last task ends.
     """
     if server.free_s < now and server.came_s < now:
@@ -200,18 +200,18 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     request.drafted_tokens += drafted
     request.accepted_tokens += accepted
     accepted = min(accepted, request.output - request.generated - 1)
-    if request.unverified >= drafted:  # a preempted request has lost its computed tokens
+    if request.unverified >= drafted:  # false if a preemption has reset the counts
         request.unverified -= drafted
         request.computed -= drafted - accepted
     request.worked -= drafted - accepted
     return 1 + accepted
 
 
-# Clients: when they send requests, to which replica, and when they disconnect.
+# Clients: times at which requests are sent, their replicas, and client timeouts.
 
 
 def next_send_s(engine: Engine) -> float:
-    """Return the time in seconds at which the next request is sent; infinity while unknown."""
+    """Return the time in seconds when a client sends the next request; infinity while unknown."""
     counters = engine.counters
     if engine.config.role >= DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
@@ -220,7 +220,7 @@ def next_send_s(engine: Engine) -> float:
 
 
 def _next_start_s(engine: Engine) -> float:
-    """Return when the next request is sent that starts a conversation, in seconds."""
+    """Return the time in seconds at which the next single request or conversation begins."""
     config, counters = engine.config, engine.counters
     if counters.next == config.n_requests:
         return np.inf
@@ -308,7 +308,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """End a request for its client; the last request of a load stage may open the next stage."""
+    """Record that a client sees its request end; a stage's last request may open the next stage."""
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)
@@ -422,7 +422,7 @@ def update_from_output(
         in_tree = ends or batch.prompts > 0
         findable = in_tree if config.prefill_first else config.asynchronous > 0
         if findable and request.status == RUNNING:
-            # The cache also has a slot for the token after the last one, which is still in flight.
+            # In SGLang, an ended request also caches the token that a step in flight computes.
             in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
             # Draft tokens planned beyond the last output token have no keys in the prefix cache.

@@ -29,8 +29,8 @@ _OFFSETS, _LENGTHS = offsets(ENGINE), offsets(ENGINE["config"])
 class _Pointer(types.Opaque):
     """Numba type of an engine or of one of its arrays: a pointer to the record ``ENGINE``.
 
-    With a tuple of arrays, or a ``structref``, compilation takes twice as long or the loop is 25 %
-    slower.
+    If the engine were a tuple of arrays or a ``structref``, compilation would take twice as long,
+    or the compiled loop would be 25 % slower.
     """
 
 

@@ -24,7 +24,8 @@ _config: Any = numba.config
 def _folder(function: Callable[..., Any]) -> str:
     """Return a cache folder whose name depends on all code that a function calls.
 
-    numba detects a change of the file that defines a compiled function, but not of other files.
+    numba detects a change of the file that defines a compiled function, but no change of the files
+    that define its callees.
     """
     base = _config.CACHE_DIR or cache_folder()
     return str(Path(base) / f"simulator-{code_digest(function)[:16]}")

@@ -27,7 +27,7 @@ from pinn.simulator.state import (
 
 
 class Config:
-    """Settings of an engine and lengths of its arrays, constant during a run."""
+    """Settings of a simulated engine and lengths of its arrays, which are constant during a run."""
 
     token_budget: I8
     max_model_len: I8
@@ -55,7 +55,7 @@ class Config:
     stages_wait: I8
     max_seqs: I8  # maximum number of requests in a batch
     blocks: I8  # maximum number of blocks of one replica that a run can use
-    row: I8  # blocks in a row of the block table
+    row: I8  # number of block numbers in a row of the block table
     # Rules of the scheduler, described in ``pinn.engines.recipe``.
     whole_prompts: I8
     uncached_first: I8
@@ -63,20 +63,20 @@ class Config:
     awaits_preempted: I8
     chunk_multiple: I8
     poll_interval: I8
-    prompt_interval: I8  # steps from one step with prompts to the next; 1 for no throttling
+    prompt_interval: I8  # number of steps from one with prompts to the next; 1 for no throttling
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
     one_batch: I8  # 1 if a request is in at most one batch in flight
-    stagger: I8  # scheduler calls between two decodes of a request; 0 for no limit
+    stagger: I8  # number of scheduler calls between two decodes of a request; 0 for no limit
     foresees_ends: I8  # 1 if SGLang's scheduler knows output lengths in advance
     prefill_first: I8  # 1 if prompts run in steps without decodes
-    prompt_budget: I8  # prompt tokens at which a prefill step accepts no further request
+    prompt_budget: I8  # number of prompt tokens at which a prefill step accepts no further request
     reserves: I8  # 1 to admit a request only if its whole output fits the KV cache
     waits_for_all: I8  # 1 if prompts wait until every replica has a prompt
     shares_experts: I8  # 1 if the replicas of a group share experts
     pads_eager_ranks: I8
-    graph_tokens: I8  # tokens of the largest CUDA graph; 0 without CUDA graphs
-    graph_requests: I8  # requests of the largest decode-only CUDA graph; 0 without such graphs
+    graph_tokens: I8  # number of tokens of the largest CUDA graph; 0 without CUDA graphs
+    graph_requests: I8  # number of requests of the largest decode-only CUDA graph; 0 if none
     drafts: I8  # number of draft tokens that each decode verifies
     lookahead: I8  # number of future tokens for which a request reserves blocks
     depth: I8  # maximum number of batches in flight
@@ -90,7 +90,7 @@ class Config:
     transfer_latency_s: F8
     transfer_token_s: F8
     source_token_s: F8  # transfer seconds per token on the prefill worker's link
-    admission_share: F8  # initial share of an output that SGLang reserves at admission
+    admission_share: F8  # initial share of a request's output that SGLang reserves at admission
     most_reread: F8  # maximum share of the decodes' KV reads that the GPU's cache saves
     # Second tier of the KV cache, described in ``pinn.simulator.offloading``.
     tier: I8  # second tier: ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
@@ -101,12 +101,12 @@ class Config:
     tier_skips_unknown: I8
     defers_frees: I8  # 1 to keep blocks of finished requests allocated until batches in flight end
     # Settings of SGLang's HiCache, described in ``pinn.simulator.hicache``.
-    tier_hits: I8  # insertions of a node before the node is stored; 0 to store on eviction
+    tier_hits: I8  # number of insertions after which a tree node is stored; 0 to store on eviction
     tier_unified: I8  # 1 for ``UnifiedRadixCache``, 0 for ``HiRadixCache``
-    tier_layers: I8  # number of layers that a KV load transfers one after another
+    tier_layers: I8  # number of layers whose KV a load transfers one after another
     host_latency_s: F8
     host_block_s: F8
-    # Lengths of arrays.
+    # Lengths of the engine's arrays.
     n_requests: I8
     n_replicas: I8
     n_groups: I8
@@ -124,7 +124,7 @@ class Config:
     n_block_ids: I8  # number of blocks, plus 1 for the sentinel of the free list
     n_graphs: I8  # number of entries of the table of CUDA graph sizes
     n_guesses: I8  # maximum number of requests that an admission check considers
-    n_tier: I8  # number of chunks, ARC's ghost entries and list ends
+    n_tier: I8  # number of chunks, ARC's ghost entries and list ends of a second KV tier
     n_tier_keys: I8
     n_seen: I8
     n_nodes: I8  # maximum number of nodes of a radix tree
@@ -136,7 +136,7 @@ class Config:
 
 
 class Counters:
-    """Counters of an engine that change during a run."""
+    """Counters and times of a simulated engine that change during a run."""
 
     open_stage: I8
     routed: I8  # number of requests that a router has forwarded
@@ -151,7 +151,7 @@ class Counters:
     n_gaps: I8
     n_transfers: I8
     progress: I8  # number of tokens generated plus number of requests finished
-    leaving: I8  # number of requests that leave for the other pool
+    leaving: I8  # number of requests about to be passed to the other pool of P/D
     opened_s: F8
     stage_end_s: F8
     looked_s: F8  # time of the router's last update of its view, in seconds
@@ -201,7 +201,7 @@ class Engine(NamedTuple):
     # probability that at least 1, 2, ... draft tokens are accepted
     chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
-    # heap of requests, ordered by the time when their clients see them end
+    # heap of requests, ordered by the time when a client sees its request end
     endings: Annotated[Records[state.Event], state.Event, "n_requests"]
     # heap of requests, ordered by the time when their clients disconnect
     deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]
@@ -281,8 +281,8 @@ def offsets(record: np.dtype[Any]) -> dict[str, int]:
 #: Names of a replica's counters of second-tier chunks.
 TIER_COUNTS = ("stored_chunks", "evicted_chunks", "full_stores")
 _STEP_ROWS = 1 << 16
-#: Arrays whose rows are written before they are read, and which therefore need no clearing.
-#: Clearing them would take as long as a short run.
+#: Arrays that need no initial zeros, because each row is written before it is read. Setting these
+#: arrays to zero would take as long as a short run.
 _RECORDED = {"steps", "gaps", "transfers"}
 
 
@@ -340,7 +340,7 @@ def new_engine(
 #: Number of a radix tree's nodes that own no block: node 0 (no node), the root, and a spare for
 #: splits.
 _NODES_BESIDE = 3
-#: Maximum number of transfers in flight; further stores are skipped.
+#: Maximum number of second-tier transfers in flight; further stores are skipped.
 _MOST_JOBS = 1 << 16
 
 
@@ -419,13 +419,13 @@ def plain_engine(engine: Engine) -> Engine:
 
 
 def _plain(part: Any) -> Any:
-    """Convert a record or an array of records to objects; return other arrays unchanged."""
+    """Convert a record or an array of records to Python objects; return other arrays unchanged."""
     names = part.dtype.names
     if names is None:
         return part
     if not part.shape:
         return SimpleNamespace(**{name: part[name].tolist() for name in names})
-    if part.size > _STEP_ROWS:  # records that are only written stay arrays
+    if part.size > _STEP_ROWS:  # large arrays of records that are only written
         return part.view(np.recarray)
     objects = np.empty(part.shape, object)
     objects.flat[:] = [_plain(row) for row in part.flat]

@@ -106,6 +106,6 @@ def goodput(run: Run, slo: Slo) -> Goodput:
 
 
 def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
-    """Return metric -> share of requests that meet this metric's limit on each request."""
+    """Return metric -> share of requests that meet the limit on this metric alone."""
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}

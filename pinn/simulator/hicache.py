@@ -17,7 +17,7 @@ from pinn.simulator.state import DONE, LOAD, MOVING, STORE
 #: Shorter hits are recomputed.
 LEAST_LOADED = 10
 
-# Storing nodes in host memory.
+# Storing nodes of the radix tree in host memory.
 
 
 def _writes_back(engine: Engine) -> bool:
@@ -25,7 +25,7 @@ def _writes_back(engine: Engine) -> bool:
 
 
 def hit(engine: Engine, replica: int, r: int, n: int, ready_s: float) -> None:
-    """Count an insertion of a node, and store the node once it was inserted often enough."""
+    """Count an insertion of node ``n``, and store the node after ``tier_hits`` insertions."""
     config, node = engine.config, engine.nodes[replica, n]
     if _writes_back(engine):
         return
@@ -107,7 +107,7 @@ def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
     return dropped
 
 
-# Evicting nodes from the GPU.
+# Evicting nodes of the radix tree from the GPU.
 
 
 def make_room(engine: Engine, replica: int, wanted: int) -> None:
@@ -172,7 +172,7 @@ def _wait_for_stores(engine: Engine, replica: int) -> None:
 
 
 def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
-    """Drop a node and all nodes below it if host memory is full (``drop_subtree_no_host``)."""
+    """Drop node ``n`` and its descendants if host memory is full (``drop_subtree_no_host``)."""
     if not engine.config.tier_unified:
         return False
     size = 1

@@ -26,7 +26,8 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # defines these features; a test compares both versions.
 
 
-#: Factors of request coefficients. The last part of a request feature's name states its factor.
+#: Quantities that multiply request coefficients: 1, or the number of prompt tokens. The last part
+#: of a request feature's name states its quantity.
 REQUEST_VALUES = ("constant", "prompt_token")
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
@@ -79,7 +80,7 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
 
 
 def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record:
-    """Return the numbers and arrays of nested records as one record, in the given order.
+    """Return named numbers, arrays and nested records as one record, in the given order.
 
     Compiled code receives the record as one pointer; the record's type has the names and shapes.
     """
@@ -116,7 +117,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return the context tokens that decodes read from memory, in all and in windowed layers."""
+    """Return context tokens that decodes read from memory, not cache: all, and windowed layers'."""
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
@@ -151,7 +152,7 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: 
 
 
 def shared_seconds(latency: LatencyModel, engine: Engine, group: int) -> float:
-    """Return the seconds of a step that all replicas of a group share."""
+    """Return the seconds of a group's step for the work that all its replicas share."""
     if not hasattr(latency, "shared_step_time"):
         return 0.0
     return float(latency.shared_step_time(*engine.groups[group].shared[: len(SHARED_SUMS)]))
@@ -183,7 +184,7 @@ def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
-    """Return the seconds after each output token, and the seconds after the last output token."""
+    """Return the API server's seconds per output token, and the seconds after the last token."""
     per_token = float(latency.output_token_processing_time())
     return per_token, float(latency.post_decode_fixed_overhead())
 
@@ -207,7 +208,7 @@ def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
 
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float) -> float:
-    """Return the seconds of one batch, as ``pinn.surrogate.step_features.step_time`` does."""
+    """Return the seconds of one batch, by the formula of ``pinn.surrogate.step_features``."""
     values, beta = step_values(latency.costs, sums), latency.beta
     host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
     launching = _launching(beta, values)

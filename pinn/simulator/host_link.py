@@ -32,7 +32,7 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-# Transfer jobs, from planning until the scheduler learns of their end.
+# Transfer jobs between GPU and host, from planning until the scheduler learns of their end.
 
 
 def add_job(
@@ -135,7 +135,7 @@ def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) ->
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Queue transfers on the link, and return the end of the last one that the batch awaits."""
+    """Queue transfers on the link; return the end time of the last one that the batch awaits."""
     state, config, flushed_s = engine.replicas[replica], engine.config, 0.0
     for number in range(state.jobs_first, state.jobs_made):
         job = blocks.job_of(engine, replica, number)
@@ -227,7 +227,7 @@ def complete(
             engine.replicas[replica].idle_chunks += 1
 
 
-# Requests that end, and the release of their blocks.
+# Release of the KV blocks of ended requests, at once or after transfers and batches.
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:
@@ -263,7 +263,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
-    """Keep the blocks of a finished request allocated until its transfers or batches end."""
+    """Keep a finished request's blocks allocated until its transfers and batches in flight end."""
     request, state = engine.requests[r], engine.replicas[replica]
     row = engine.rows[replica, state.rows]
     row.request, row.slot, row.fence, row.column = r, request.slot, fence, -1
@@ -328,7 +328,7 @@ def return_slot(engine: Engine, replica: int, slot: int) -> None:
 
 
 def busy(engine: Engine, replica: int) -> bool:
-    """Return whether the engine keeps stepping although it has no requests."""
+    """Return whether an engine without requests keeps stepping because transfers are unfinished."""
     state: Replica = engine.replicas[replica]
     if engine.config.tier == BY_JOB:
         return state.gone > 0 or state.jobs_first < state.jobs_made

@@ -58,10 +58,11 @@ def end_figures(
 
     Args:
         job: Run at the predicted times.
-        step: Log half-width of the step time.
-        request: Log half-width of a request's times outside the steps.
+        step: Log half-width of the step time's interval.
+        request: Log half-width of the interval of a request's times outside the steps.
         figures: Function that returns the metrics of a run.
-        memory: Engine settings of the two runs; by default the settings of the job.
+        memory: Engine settings of the two runs, with different KV cache sizes; by default the
+            settings of the job.
         encoder: Log half-width of the vision encoder's time, added to the step time's.
     """
     engines = memory or (job.engine, job.engine)
@@ -76,7 +77,7 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """Return the interval of each metric, for a run's means or for one percentile.
+    """Return metric -> (lower, upper) end of its interval, for a run's means or one percentile.
 
     TTFT gets the wider of its simulated interval and its interval below saturation. The ends of E2E
     move by as much as the ends of TTFT.
@@ -91,7 +92,7 @@ def figure_ends(
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
     (low, high), ttft = found["ttft"], value["ttft"]
     wider = min(low, ttft * math.exp(-ttft_half)), max(high, ttft * math.exp(ttft_half))
-    # If TTFT has no upper end, E2E has none either: its upper end is infinite already.
+    # If the upper end of TTFT is infinite, the upper end of E2E is infinite already.
     beyond = wider[1] - high if math.isfinite(high) else 0.0
     shortest, longest = found["e2e"]
     # No answer ends before its first token. The lower end of ITL is its value in the fast run.
@@ -99,13 +100,13 @@ def figure_ends(
 
 
 def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
-    """Return the minimum and maximum of three values; infinity as maximum without a slow value."""
+    """Return a metric's (lower, upper) end from three runs; infinity without a slow value."""
     known = [x for x in (value, fast, slow) if not math.isnan(x)]
     return min(known), math.inf if math.isnan(slow) else max(known)
 
 
 def standing_step(run: Run) -> str:
-    """Return the representative decode step of a run: mean number of requests, mean context."""
+    """Return text on a run's representative decode step: mean number of requests, mean context."""
     r = run.requests
     steps = max(len(run.steps), 1)
     requests = max(round(float(run.steps["requests"].sum()) / steps), 1)

@@ -11,8 +11,8 @@ from pinn.specs.batch import Batch
 # A request's E2E latency, as its client sees it, is the sum of
 #
 # - arrival to queue, ``queueing_time``: work of the API server, for which later requests wait
-# - waiting, no method: the simulation yields it from the API server, steps in flight, the queue,
-#   the token budget and KV blocks
+# - waiting, no method: a result of the simulation (API server, steps in flight, queue, token
+#   budget, KV blocks)
 # - scheduling, ``scheduling_processing_time``: once per request, seen by its client only
 # - steps, ``step_time``: the engine's clock, the only part that affects other requests
 # - output, ``output_token_processing_time``: work of the API server on each streamed token
@@ -23,13 +23,13 @@ from pinn.specs.batch import Batch
 # SchedulingProcessingTime and PreemptionProcessingTime; the current release of BLIS has the first
 # three and PostDecodeFixedOverhead. While the engine works, an API server process accepts requests
 # and streams tokens, one task at a time. Streaming a token therefore lengthens an ITL gap only if
-# the server cannot keep up. The simulation yields the wait for the steps in flight (2.5 steps on
-# average until the first token, under asynchronous scheduling), so a latency model must not add it.
+# the server cannot keep up. The simulation includes the wait for steps in flight (2.5 steps on
+# average until the first token, under asynchronous scheduling). A latency model must not add it.
 #
-# Data-parallel ranks that share experts step together. A model may have
+# Data-parallel ranks that share experts step together. For such ranks a latency model may have
 # ``shared_step_time(prompts, decodes, prompt_tokens)``, for the mean rank's work, and
-# ``own_step_time(batch, shared_s)``. Then their step lasts as long as the longest
-# ``own_step_time``, otherwise as long as the longest ``step_time``.
+# ``own_step_time(batch, shared_s)``. With both methods, a step of the ranks lasts as long as the
+# longest ``own_step_time``, otherwise as long as the longest ``step_time``.
 
 
 @runtime_checkable
@@ -46,10 +46,10 @@ class LatencyModel(Protocol):
         """Return the API server's seconds for each token that it streams."""
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
-        """Return a request's seconds between queue and first token, beyond waiting and steps."""
+        """Return a request's delay in seconds before its first token, outside queue and steps."""
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
-        """Return the seconds of one preemption, without the recomputation."""
+        """Return a request's extra delay in seconds per preemption, without its recomputation."""
 
     def post_decode_fixed_overhead(self) -> float:
-        """Return the seconds after the last token of a request."""
+        """Return the seconds from a request's last token until its client sees the request end."""

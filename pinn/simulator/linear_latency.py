@@ -45,7 +45,7 @@ class LinearLatency:
 
     @property
     def shares(self) -> bool:
-        """Return whether a part of each step is shared by data-parallel ranks."""
+        """Return whether data-parallel ranks share a part of each step's work (the experts')."""
         return bool(shared_features(self.deployment).any())
 
     def compile(self, apart: bool, shares: bool = False) -> np.record:
@@ -69,7 +69,7 @@ class LinearLatency:
         return hooks.numbers(**self._steps(own), alpha=alpha, **values)
 
     def _steps(self, beta: np.ndarray) -> dict[str, float | np.ndarray | np.record]:
-        """Return the record's fields for step times with the coefficients ``beta``."""
+        """Return the compiled record's field -> value, for step times with ``beta``."""
         drafts = speculation.speculative_costs(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
         if drafts is None:
@@ -84,7 +84,7 @@ class LinearLatency:
         return {**records, "beta": hooks.step_coefficients(beta), **values}
 
     def step_time(self, batch: Batch) -> float:
-        """Return the seconds of one step: beta . features, with overlapped launching."""
+        """Return the seconds of one step: beta . features; launching overlaps with GPU work."""
         return float(self.step_times([batch])[0])
 
     def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
@@ -97,7 +97,7 @@ class LinearLatency:
         return float(self._seconds([batch], own, shared_s)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
-        """Return the seconds of a step that all ranks share, from the mean rank's work."""
+        """Return the seconds of a step's work that all ranks share, from the mean rank's batch."""
         beta = np.where(shared_features(self.deployment), self.beta, 0.0)
         sums = batch_sums.uniform_sums(decode_requests=[decodes], prefill_requests=[prompts])
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
@@ -116,24 +116,24 @@ class LinearLatency:
         return seconds
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """Return the seconds of phase ``arrival_to_queue``."""
+        """Return the API server's seconds on a request (phase ``arrival_to_queue``)."""
         return self._phase("arrival_to_queue", prompt_tokens)
 
     def output_token_processing_time(self) -> float:
-        """Return the seconds of phase ``output_token``."""
+        """Return the API server's seconds on each streamed token (phase ``output_token``)."""
         return self._phase("output_token")
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
-        """Return the seconds of phases ``queue_to_schedule`` and ``schedule_to_first_token``."""
+        """Return a request's delay in seconds outside steps, from queue to first token."""
         phases = ("queue_to_schedule", "schedule_to_first_token")
         return sum(self._phase(phase, prompt_tokens) for phase in phases)
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
-        """Return the seconds of phase ``preemption``."""
+        """Return a request's delay in seconds per preemption (phase ``preemption``)."""
         return self._phase("preemption", prompt_tokens)
 
     def post_decode_fixed_overhead(self) -> float:
-        """Return the seconds of phase ``completion``."""
+        """Return the seconds after a request's last token (phase ``completion``)."""
         return self._phase("completion")
 
     def _phase(self, phase: str, prompt_tokens: float = 0.0) -> float:
@@ -144,13 +144,13 @@ class LinearLatency:
 # Latency models written in Python, for the uncompiled loop.
 
 _NEEDED = ("step_time", "queueing_time", "output_token_processing_time")
-#: Methods that only some simulators' interfaces have; a missing method counts as 0 s.
+#: Methods that a user's latency model may lack; the time of a missing method is 0 s.
 _OPTIONAL = (
     "scheduling_processing_time",
     "preemption_processing_time",
     "post_decode_fixed_overhead",
 )
-#: Optional methods for data-parallel ranks that share experts.
+#: Optional methods of a latency model for step times of data-parallel ranks that share experts.
 _OF_RANKS = ("own_step_time", "shared_step_time")
 
 

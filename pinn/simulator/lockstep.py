@@ -24,7 +24,7 @@ _PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
 
 
 def share_work(engine: Engine, group: int) -> None:
-    """Set the experts' work per rank in a group's step: the mean over the padded ranks."""
+    """Set the experts' prompts, decodes and prompt tokens per rank: means over padded ranks."""
     config, shared = engine.config, engine.groups[group].shared
     ranks, largest, most, eager = 0, first_of(engine, group), -1.0, 0.0
     for i in range(3):
@@ -63,7 +63,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
     return min(max(RAMP * (tokens / config.graph_tokens - 1.0), 0.0), 1.0)
 
 
-# Prompts that must wait while other requests decode (``--prefill-schedule-interval``).
+# Delay of new prompts while other requests decode (``--prefill-schedule-interval``).
 #
 # Sources: ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
 # DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0. Ranks in lockstep count steps

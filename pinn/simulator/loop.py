@@ -164,7 +164,7 @@ def _begin_turn(
     """Process ended batches, then arrived requests (``step_with_batch_queue`` after its wait)."""
     state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
-    client.hang_up(engine, now)  # clients whose timeout passed while the loop was busy
+    client.hang_up(engine, now)  # abort requests whose timeout passed while the loop was busy
     if state.in_flight > 0 and engine.batch_end_s[group, state.oldest] <= now:
         launched = 0
         for replica in replicas_of(engine, group):
@@ -179,7 +179,7 @@ def _begin_turn(
 
 
 def _engine_free_s(engine: Engine, group: int, now: float) -> float:
-    """Return when the engine's loop continues; an API server in the same process may delay it."""
+    """Return the time in seconds when an engine's loop continues, after its API server's work."""
     server = engine.servers[first_server(engine, first_of(engine, group))]
     return max(now, server.free_s) if engine.config.one_process else now
 
@@ -297,7 +297,7 @@ def _launch_nothing(engine: Engine, group: int) -> None:
 
 
 def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
-    """Return when the last pipeline stage has computed the tokens that a batch continues from."""
+    """Return the time in seconds when the last pipeline stage has the tokens a batch depends on."""
     moment = 0.0
     if engine.config.pipeline_parallel_size == 1:
         return moment
@@ -398,7 +398,7 @@ def _send_on(prefill: Engine, decode: Engine) -> None:
 
 
 def answer(engine: Engine, front: Engine) -> None:
-    """Pass ended requests back to the clients, whose requests are in ``front``."""
+    """Report an engine's ended requests to the clients, whose requests are in ``front``."""
     for i in range(engine.counters.leaving):
         client.resolve(front, engine.leaving[i].request, engine.leaving[i].moment_s)
     engine.counters.leaving = 0

@@ -65,7 +65,7 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
     around = mine & (seconds >= low) & (seconds <= high)
     if around.any():
         return around
-    # If the band is empty because requests are few, the neighbours on both sides are used.
+    # If no request is within the band, the two requests next to the percentile are used.
     low = np.percentile(seconds[mine], band[0], method="lower")
     high = np.percentile(seconds[mine], band[1], method="higher")
     return mine & (seconds >= low) & (seconds <= high)
@@ -77,7 +77,7 @@ def failed_share(run: Run, stage: str) -> float:
 
 
 def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | None]:
-    """Return a metric's latency of every request in seconds, and its percentile (None: mean)."""
+    """Return a metric's value for every request in seconds, and its percentile (None: mean)."""
     r = run.requests
     if figure == "itl_mean_s":
         return (r.e2e_s - r.ttft_s) / r.token_gaps, None
@@ -237,7 +237,7 @@ def mean_steps(run: Run) -> MeanSteps:
 def _spread(
     steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
 ) -> Float[np.ndarray, " steps"]:
-    """Return the sum of amounts per step; each counts in its steps ``begin`` to ``end - 1``."""
+    """Return each step's sum of amounts; an amount counts in steps ``begin`` to ``end - 1``."""
     change = np.zeros(steps + 1)
     np.add.at(change, begin, amount)
     np.add.at(change, end, -amount)

@@ -29,7 +29,7 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-#: Flags of a request's uses of a chunk.
+#: Bit flags of a request's use of a chunk: used at all, inserted, reused, or missed.
 _USED, _INSERTED, _REUSED, _MISSED = 1, 2, 4, 8
 
 
@@ -78,7 +78,7 @@ def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
 
 
 def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -> int:
-    """Return the tokens of a prompt's cached leading chunks, without its last token (LMCache).
+    """Return the number of tokens to load from a prompt's leading stored chunks (LMCache).
 
     Sources: ``LMCacheConnectorV1Impl.get_num_new_matched_tokens`` (vllm 0.15.1,
     ``v1/lmcache_integration/vllm_v1_adapter.py``), and ``LocalCPUBackend.touch_cache`` of lmcache
@@ -97,7 +97,7 @@ def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -
 
 
 def load_in_step(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
-    """Plan a load before the step that computes the other tokens; LMCache loads whole chunks."""
+    """Plan a load that precedes a request's first step; LMCache loads whole chunks."""
     request, tokens = engine.requests[r], chunk_tokens(engine)
     first = computed // tokens
     end = -(-(computed + hit) // tokens)
@@ -140,7 +140,7 @@ def finish_load(engine: Engine, replica: int, r: int) -> None:
 
 
 def reserved_blocks(engine: Engine, replica: int) -> int:
-    """Return the blocks that prompts with a load or prefill in progress still need."""
+    """Return the number of blocks that prompts with a load or prefill in progress still need."""
     needed = 0
     for i in range(engine.replicas[replica].running):
         needed += _missing_blocks(engine, engine.running[replica, i])
@@ -175,7 +175,7 @@ def plan(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_request(engine: Engine, replica: int) -> None:
-    """Plan stores of new requests, then of others, and complete stores of preempted requests."""
+    """Plan stores of new, then of other requests; complete the stores of preempted requests."""
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],
@@ -325,7 +325,7 @@ def _note_offer(
 
 
 def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -> None:
-    """Record a request's use of a chunk; the request's first use raises the chunk's rank."""
+    """Record how a request uses a chunk; the first use makes the chunk more recently used."""
     if engine.config.tier != BY_JOB:
         return
     seen = engine.tier_seen[request.first_seen + chunk]

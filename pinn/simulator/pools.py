@@ -44,7 +44,7 @@ class Transfers:
     link_bytes: Float[np.ndarray, " requests"]
 
     def columns(self) -> dict[str, Shaped[np.ndarray, " requests"]]:
-        """Return the transfers as columns of a table, one entry per request."""
+        """Return column name -> values of the table of transfers, one value per request."""
         return {f"transfer_{f.name}": getattr(self, f.name) for f in fields(self)}
 
     @property
@@ -53,7 +53,7 @@ class Transfers:
         return self.ready_s - self.left_s - self.link_s
 
 
-#: Columns of a request's record that only clients of the prefill pool see.
+#: Fields of a request's record that are taken from the prefill pool.
 _OF_PREFILL = (
     "arrival_s", "handed_s", "queued_s", "scheduled_s", "cached_tokens", "reused_tokens",
     "handed_work", "loaded_tokens", "stored_tokens", "load_wait_s",
@@ -127,8 +127,8 @@ class Pool:
 
     Attributes:
         deployment: Model, GPU and flags of each server.
-        latency: Latency model, in seconds.
-        engine: Settings of the engine; ``replicas`` is the number of servers.
+        latency: Latency model of each server, which returns seconds.
+        engine: Settings of each server's engine; ``replicas`` is the number of servers.
     """
 
     deployment: Deployment
@@ -176,7 +176,7 @@ class PoolsRun:
     Attributes:
         prefill: Steps and KV cache of the prefill pool, with the requests as clients see them.
         decode: Run of the decode pool, whose ITL clients see.
-        transfers: KV transfers, one per request.
+        transfers: KV transfers from prefill to decode workers, one per request.
         link: Network between the pools.
     """
 

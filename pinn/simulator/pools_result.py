@@ -29,7 +29,7 @@ class PoolsSimulation(Served):
     """Result of a simulation of two pools, with metrics as clients see them.
 
     Attributes:
-        found: Run of both pools.
+        found: Records of both simulated pools.
         prefill: Servers of the prefill pool.
         decode: Servers of the decode pool.
         about: Description of each pool for JSON, prefill first.
@@ -54,7 +54,7 @@ class PoolsSimulation(Served):
 
     @cached_property
     def pools(self) -> dict[str, Metrics]:
-        """Return the metrics of each pool's engines, by pool name."""
+        """Return pool name (``prefill``, ``decode``) -> metrics of the pool's engines."""
         pools = {"prefill": (self.prefill, self.found.prefill), "decode": (self.decode, self.run)}
         return {
             name: {"workers": pool.engine.replicas, "gpus": pool.gpus}

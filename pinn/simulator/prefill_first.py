@@ -14,18 +14,20 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import BY_NODE, RUNNING, Guess, Records, Request
 
-# Decode steps of engines that schedule prompts separately, and retraction if memory is short.
+# Decode steps of engines that schedule prompts separately, and retraction of requests if KV memory
+# is short.
 #
 # Mirrors ``sglang/srt/managers/scheduler.py: update_running_batch`` and ``schedule_batch.py:
 # retract_decode`` of 0.5.9, and of 0.5.23 if ``foresees_ends`` is set.
 
-#: Constants ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``, ``_DECAY_STEPS`` and
-#: ``SGLANG_RETRACT_DECODE_STEPS``.
+#: SGLang's constants for the expected share of an output: minimum relative to the initial share
+#: (``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), number of steps of the decrease (``_DECAY_STEPS``), and
+#: decode steps assumed at a retraction (``SGLANG_RETRACT_DECODE_STEPS``).
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
 def schedule_decodes(engine: Engine, replica: int) -> None:
-    """Schedule every running request for a decode, and retract requests if memory is short."""
+    """Schedule every running request for a decode; retract requests if KV memory is short."""
     config, state = engine.config, engine.replicas[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
@@ -41,7 +43,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
         hicache.make_room(engine, replica, needed)
     if needed > state.free_blocks:
         if ending > 0:
-            return  # The blocks of these requests are freed when their step ends.
+            return  # Requests that end in flight free their blocks when their step ends.
         _retract(engine, replica)
     else:
         least = config.admission_share * LEAST_EXPECTED
@@ -72,7 +74,7 @@ def _ends_in_flight(engine: Engine, r: int) -> bool:
 
 
 def _decode_blocks(engine: Engine, replica: int) -> int:
-    """Return the number of blocks that the next decode step needs.
+    """Return the number of free KV blocks that the next decode step needs.
 
     As in SGLang's ``new_tokens_required_next_decode``.
     """
@@ -88,7 +90,7 @@ def _decode_blocks(engine: Engine, replica: int) -> int:
 
 
 def _retract(engine: Engine, replica: int) -> None:
-    """Retract requests until memory suffices: shortest output first, then longest prompt.
+    """Retract requests until KV memory suffices: shortest output first, then longest prompt.
 
     At least one request keeps running. Retracted requests join the end of the queue and restart.
     """
@@ -150,7 +152,7 @@ def schedule_apart(engine: Engine, replica: int) -> None:
         schedule_decodes(engine, replica)
         idle = engine.groups[group_of(engine, replica)].in_flight == 0
         if state.tokens == 0 and state.running == 0 and idle:
-            # The last requests have ended, and the loop iterates once more.
+            # If the last requests have just ended, SGLang's loop iterates once more.
             _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
     if tree:
@@ -189,7 +191,7 @@ def _take_stock(engine: Engine, replica: int) -> None:
 
 
 def _schedule_prompts(engine: Engine, replica: int) -> None:
-    """Schedule prompts: first the partly computed one, then waiting ones in order."""
+    """Schedule prompts: first the partly computed prompt, then waiting prompts in order."""
     config, state = engine.config, engine.replicas[replica]
     others = state.running - (state.chunked >= 0)
     if config.foresees_ends and others == 0:
@@ -277,7 +279,7 @@ def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[in
 
 
 def _spare_block(engine: Engine) -> int:
-    """Return the number of tokens that 0.5.22 and later keep free for each request of a batch."""
+    """Return the KV tokens that SGLang 0.5.22 and later keep free for each request of a batch."""
     return engine.config.block_tokens if engine.config.foresees_ends else 0
 
 
@@ -405,7 +407,7 @@ def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> i
 
 
 def _all_fit(engine: Engine, replica: int, paged: int, guesses: int) -> bool:
-    """Return whether memory suffices until all requests have ended (``add_one_req_ignore_eos``)."""
+    """Return whether KV memory suffices until all requests end (``add_one_req_ignore_eos``)."""
     free = _free_tokens(engine, replica) - paged
     for i in range(guesses):
         guess, still = engine.guesses[i], guesses - i

@@ -59,7 +59,7 @@ def allocate(engine: Engine, replica: int, prompts: bool) -> None:
 
 
 def begin_loads(engine: Engine, replica: int) -> None:
-    """Begin the loads of a batch, which overlap with the running batch."""
+    """Begin the batch's KV loads from host memory, which overlap with the running batch."""
     state = engine.replicas[replica]
     state.load_s = hicache_link.begin(engine, replica, LOAD, state.heard_s)
 
@@ -83,7 +83,7 @@ def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_
 
 
 def _free(engine: Engine, replica: int, blocks: int) -> None:
-    """Return a number of blocks to the unused blocks."""
+    """Add ``blocks`` blocks to the unused KV blocks of a replica."""
     state = engine.replicas[replica]
     state.unused += blocks
     state.free_blocks += blocks
@@ -92,7 +92,7 @@ def _free(engine: Engine, replica: int, blocks: int) -> None:
 def _walk(
     engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float
 ) -> tuple[int, int]:
-    """Insert blocks into the tree; return the last node and the blocks already on the GPU."""
+    """Insert a request's blocks; return the last node, and how many blocks the GPU already had."""
     request, config = engine.requests[r], engine.config
     place, end = request.first_key, request.first_key + blocks
     last, overlap = ROOT, 0
@@ -160,7 +160,7 @@ def hear(engine: Engine, replica: int) -> None:
 
 
 def put_chunk(engine: Engine, replica: int, r: int) -> None:
-    """Insert the computed part of a prompt into the tree (``stash_chunked_request``)."""
+    """Insert the computed part of a prompt into the radix tree (``stash_chunked_request``)."""
     blocks = engine.requests[r].computed // engine.config.block_tokens
     put(engine, replica, r, blocks, True, engine.replicas[replica].now_s)
 

@@ -15,7 +15,7 @@ from pinn.simulator.state import Node, Request
 ROOT = 1
 GPU, HOST = range(2)
 
-# Heaps of evictable leaves, ordered by last use, least recently used first.
+# Heaps of evictable leaf nodes, least recently used first.
 
 
 def _at(engine: Engine, replica: int, heap: int, i: int) -> int:
@@ -176,7 +176,7 @@ def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
 
 
 def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
-    """Return how many leading blocks of a node equal the keys from position ``place`` on.
+    """Return how many leading blocks of a node have the keys from position ``place`` on.
 
     The first block is known to be equal. A key covers all tokens up to its block's end, so
     bisection finds the last equal block.
@@ -252,7 +252,7 @@ def unlock(engine: Engine, replica: int, n: int) -> None:
 
 
 def idle_blocks(engine: Engine, replica: int, n: int) -> int:
-    """Return the number of unlocked blocks on the path from the root to a node."""
+    """Return the number of blocks of unlocked nodes on the path from the root to node ``n``."""
     idle = 0
     while n != ROOT:
         node = engine.nodes[replica, n]
@@ -265,7 +265,7 @@ def idle_blocks(engine: Engine, replica: int, n: int) -> int:
 
 
 def note_double(engine: Engine, replica: int, n: int) -> None:
-    """Update the list of nodes in both tiers, which only a write-back tier needs."""
+    """Add or remove node ``n`` in the list of nodes in both tiers (only with write-back)."""
     config, node, state = engine.config, engine.nodes[replica, n], engine.replicas[replica]
     if config.tier_hits > 0 or not config.tier_unified:
         return
@@ -298,7 +298,7 @@ def forget_double(engine: Engine, replica: int, n: int) -> None:
         state.last_double = node.double_before
 
 
-# Prefix lookups.
+# Prefix lookups in the radix tree.
 
 
 def match(engine: Engine, replica: int, request: Request, blocks: int) -> int:

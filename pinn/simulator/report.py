@@ -36,7 +36,7 @@ def print_report(
 
     Args:
         run: Run of the simulator.
-        statistics: Metric -> value of the run.
+        statistics: Name of a metric -> its value in the run.
         intervals: Intervals of the run's mean latencies, in milliseconds.
         percentiles: Percentiles of latencies to print.
     """
@@ -91,7 +91,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """Return row name -> text on the number of served requests and on their rates."""
+    """Return row name -> text: number of served requests, and requests and tokens per second."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:

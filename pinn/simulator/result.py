@@ -42,7 +42,7 @@ def _finite(value: Json) -> Json:
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
-    """Return ``steady_state``, ``slo`` and ``reading`` for JSON; absent values have no key."""
+    """Return JSON entries on the load: ``steady_state``, ``slo``, ``reading``, if they exist."""
     reading = run.workload.reading
     found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:
@@ -58,7 +58,7 @@ class Reported:
 
     Attributes:
         percentiles: Percentiles of latencies to print; default percentiles if empty.
-        slo: Limits to check; None without an SLO.
+        slo: Limits on latencies to check; None without an SLO.
     """
 
     percentiles: tuple[float, ...] = ()
@@ -66,7 +66,7 @@ class Reported:
 
     @property
     def shown(self) -> tuple[float, ...]:
-        """Percentiles to print."""
+        """Percentiles of latencies to print."""
         return self.percentiles or PERCENTILES
 
     def goodput(self, run: Run) -> Goodput | None:
@@ -118,7 +118,7 @@ class Simulation(Served):
         run: Records of every request and step.
         intervals: Intervals of the metrics; None if unknown.
         sensitivity: Sensitivity of a metric to the coefficients; None if not requested.
-        about: Description of the simulation for JSON.
+        about: Description of deployment and load for the JSON output.
         reported: Percentiles to print, and limits to check.
     """
 
@@ -152,7 +152,7 @@ class Simulation(Served):
 
     @cached_property
     def figures(self) -> JsonObject:
-        """Return metrics, ``stages``, ``slo``, ``servers``, ``intervals`` and more for JSON."""
+        """Return the result for JSON: metrics, ``stages``, ``slo``, ``intervals`` and more."""
         found: JsonObject = {**self.metrics, "stages": self.stages, "overloaded": self.overloaded}
         found |= load_facts(self.run, self.goodput)
         if self.servers:

@@ -22,7 +22,7 @@ from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWAR
 PUBLISH_INTERVAL_S = 0.1
 #: Position of the router's numbers among the random numbers of a request, beyond its output tokens.
 _DRAWS = 1 << 30
-#: Value for the shortest queue if there are no copies.
+#: Length of the shortest queue if no copy is open.
 NO_QUEUE = 1 << 60
 
 
@@ -78,13 +78,13 @@ def _choose(engine: Engine, r: int, moment: float) -> int:
 
 
 def take(engine: Engine, copy: int, number: int) -> None:
-    """Count a request as sent to a copy; ``number`` is its rank in the router's order."""
+    """Count a request as sent to a copy; ``number`` counts the router's choices so far."""
     engine.copies[copy].turn = number
     engine.copies[copy].seen_requests += 1
 
 
 def longest_queue(engine: Engine) -> int:
-    """Return the maximum queue length of all open copies in the router's view; -1 without any."""
+    """Return the maximum queue length of open copies in the router's view; -1 if none is open."""
     found = -1
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:
@@ -93,7 +93,7 @@ def longest_queue(engine: Engine) -> int:
 
 
 def shortest_queue(engine: Engine) -> int:
-    """Return the minimum queue length of all open copies, or ``NO_QUEUE`` without any."""
+    """Return the minimum queue length of open copies in the router's view, or ``NO_QUEUE``."""
     found = NO_QUEUE
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:

@@ -56,8 +56,8 @@ class RequestRecords:
         engine_finish_s: End of the step that generated the last token.
         early_preemptions: Number of preemptions before the first token.
         recomputed_tokens: Sum of the tokens known at each preemption of the request.
-        handed_work: Work of the API server from its last idle time to ``handed_s``: requests
-            accepted, their prompt tokens, tokens streamed.
+        handed_work: Work of the API server from its last idle time to ``handed_s``: number of
+            requests accepted, of their prompt tokens, and of tokens streamed.
         first_work: Work of the API server from its last idle time to the first token's sending.
         last_work: Work of the API server from its last idle time to the last token's sending.
         drafted_tokens: Draft tokens that steps verified; 0 without speculative decoding.
@@ -109,7 +109,7 @@ class RequestRecords:
 
     @property
     def finished(self) -> Bool[np.ndarray, " requests"]:
-        """Mask of the finished requests."""
+        """Mask of the requests with status ``finished``."""
         return self.status == "finished"
 
     @property
@@ -140,7 +140,7 @@ class RequestRecords:
 
 @dataclass(frozen=True)
 class GapRuns:
-    """Gaps between steps that give a request tokens, as runs of equal gaps.
+    """ITL gaps (between steps that give a request tokens), as runs of equal gaps.
 
     Attributes:
         seconds: Length of each gap of a run.
@@ -173,7 +173,7 @@ class StepRecords:
         return len(self.table)
 
     def __getitem__(self, name: str) -> Float[np.ndarray, " steps"]:
-        """Return one column by its name."""
+        """Return one column of the table of steps by its name."""
         return self.table[:, state.STEP_COLUMNS.index(name)]
 
     @property
@@ -302,7 +302,7 @@ def plot_timeline(run: Run, path: Path) -> None:
 
 
 def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
-    """Plot time-weighted means of steps, and rates, for each time span."""
+    """Plot time-weighted means over steps, and tokens per second, for each time span."""
     steps, centres = run.steps, (edges[1:] + edges[:-1]) / 2
     where = _span(steps["start_s"], edges)
     busy = np.bincount(where, steps["duration_s"], _BINS)
@@ -339,7 +339,7 @@ def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> No
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the index of the time span that contains each moment."""
+    """Return, for each moment, the index of the time span that contains the moment."""
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 

@@ -100,13 +100,13 @@ def _schedule_running(engine: Engine, replica: int) -> None:
 
 
 def _slots(engine: Engine, tokens: int) -> int:
-    """Return the tokens that need blocks: new tokens, and tokens that a draft will write."""
+    """Return the number of tokens that need KV blocks: new tokens, and future draft tokens."""
     config = engine.config
     return max(min(tokens + config.lookahead, config.max_model_len), tokens)
 
 
 def _cut(engine: Engine, wanted: int, budget: int) -> int:
-    """Return a request's tokens within the budget.
+    """Return the number of a request's ``wanted`` tokens that the step's token budget allows.
 
     A chunk other than the prompt's last is rounded down to a multiple of ``chunk_multiple``.
     """
@@ -116,7 +116,7 @@ def _cut(engine: Engine, wanted: int, budget: int) -> int:
 
 
 def _running_tokens(engine: Engine, state: Replica, request: Request) -> int:
-    """Return the new tokens of a running request; 0 if it waits for tokens in flight.
+    """Return the number of tokens to schedule for a running request; 0 if it has to wait.
 
     With asynchronous scheduling a request is no longer scheduled once the tokens in flight complete
     its output. Under pipeline parallelism a request is in one batch at a time, or in one of every
@@ -164,7 +164,7 @@ def _schedule_waiting(engine: Engine, replica: int) -> None:
         if request.status == LOADING:
             _finish_loading(engine, replica, r)
         enough = _start(engine, replica, r)
-        if request.status == LOADING and request.ready_s <= state.now_s:  # instant transfer
+        if request.status == LOADING and request.ready_s <= state.now_s:  # the load took no time
             _finish_loading(engine, replica, r)
             enough = _start(engine, replica, r)
         if not enough:
@@ -181,7 +181,7 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
     if config.tier > 0 and request.computed == 0:
         loaded = offloading.hit_tokens(engine, replica, r, computed)
         if loaded < 0:
-            return True  # the request is skipped
+            return True  # skip this request and try the next
         if loaded > 0 and config.tier != BY_STEP:
             return _load_chunks(engine, replica, r, hits, loaded)
         computed += loaded
@@ -220,9 +220,9 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
 
 
 def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -> bool:
-    """Start to load a waiting request's chunks from a second tier; return whether there is room.
+    """Start to load a waiting request's chunks from a second tier; return whether blocks suffice.
 
-    The request owns its blocks from now on and runs once they are loaded.
+    The request gets its KV blocks now, and runs once its chunks are loaded.
     """
     config, request = engine.config, engine.requests[r]
     known, held = request.prompt + request.generated, hits * config.block_tokens + loaded

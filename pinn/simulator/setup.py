@@ -65,7 +65,7 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Set which request's array of keys each request uses, and the size of each array."""
+    """Set, per request, whose array of block keys the request uses, and each array's size."""
     ends = np.ones(len(full), np.bool_)  # whether a request owns its array's last key
     for r in range(len(full)):
         d = donors[r]
@@ -275,7 +275,7 @@ def _settings(
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
-    # Copy the settings that have the name of a field of the engine's configuration.
+    # Copy all settings whose names equal fields of ``Config``.
     known, names = (recipe, rules, layout, workload), engine.CONFIG_FIELDS
     named = {n: getattr(each, n) for each in known for n in names if hasattr(each, n)}
     return named | {
@@ -287,7 +287,7 @@ def _settings(
             layout.blocks,
             int(layout.request_blocks(totals + beyond, size).sum()) + apart * (len(workload) + 1),
         ),
-        # A request may run one step beyond its end.
+        # A request may run one step beyond its end, and needs one more block then.
         "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,
@@ -331,7 +331,7 @@ def _router_settings(spec: EngineSpec) -> dict[str, float]:
 
 
 def prompt_interval(deployment: Deployment) -> int:
-    """Return the steps from one prefill to the next; before 0.33, 1 for ranks not in lockstep."""
+    """Return the number of steps from one step with prompts to the next; 1 for no throttling."""
     paced = deployment.recipe.scheduler.paces_alone or shares_experts(deployment)
     return deployment.serving.prefill_schedule_interval if paced else 1
 
@@ -345,7 +345,7 @@ _TIERS = {
 
 
 def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
-    """Return the settings of a second tier; one chunk per key is enough to prevent evictions."""
+    """Return name -> value of a second tier's settings; more than a chunk per key is not needed."""
     seqs = int(settings["max_seqs"])
     return {
         "tier": _TIERS[tier.kind],
@@ -376,7 +376,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the maximum share of decodes' KV reads to save before arithmetic is the bottleneck."""
+    """Return the share of decodes' KV reads beyond which saving reads no longer saves time."""
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
     queries = 1 + drafts.tokens if drafts else 1

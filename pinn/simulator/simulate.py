@@ -64,7 +64,7 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
 
 
 def _column(values: np.ndarray) -> np.ndarray:
-    """Return a column as float64 or int64; times that were never set become NaN."""
+    """Return a column of request records as float64 or int64; times never set become NaN."""
     if values.dtype.kind == "i":
         return values.astype(np.int64)
     return np.where(values < 0, np.nan, values)
@@ -235,7 +235,7 @@ def _collect(
 
 
 def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
-    """Append rows to the columns in place: joining parts in the end would need twice the memory."""
+    """Append rows to the columns in place, since joining parts later needs twice the memory."""
     if not columns:
         columns.extend(part.copy() for part in rows)
         return

@@ -97,11 +97,11 @@ class GoodputLimit:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return the number of ``requests`` requests that have to meet the limits."""
+        """Return how many of a number of ``requests`` have to meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
-        """Return each request's maximum ratio of latency to limit; 0 without latencies."""
+        """Return each request's largest ratio of a latency to its limit; 0 if none is defined."""
         ratios = [latencies[k] / limit for k, limit in self.seconds.items()]
         return np.max(np.where(np.isnan(ratios), 0.0, ratios), axis=0)
 
@@ -120,7 +120,7 @@ class LimitOutcome:
         share: Share of all sent requests that meet the limits on each request; None for a
             statistic.
         met: Whether the limit is met.
-        excess: Maximum ratio of a latency to its limit; None if it is infinite.
+        excess: Largest ratio of a latency to its limit; None if the ratio is infinite.
     """
 
     limit: str
@@ -173,12 +173,12 @@ class Slo:
 
     @property
     def on_gaps(self) -> list[StatisticLimit]:
-        """Limits on ITL, which apply to all inter-token gaps."""
+        """Limits on statistics of ITL, which apply to all inter-token gaps."""
         return [limit for limit in self.statistics if limit.metric == "itl"]
 
     @property
     def each(self) -> list[tuple[str, str, float]]:
-        """Metric, name of the limited statistic, and seconds of every limit."""
+        """(Metric, name of the limited statistic, limit in seconds) of every limit."""
         found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
         for shares in self._shares:
             found += [(metric, shares.what, seconds) for metric, seconds in shares.seconds.items()]
@@ -211,7 +211,7 @@ class Slo:
                 )
 
     def excess(self, seconds: Latencies, gaps: Gaps) -> float:
-        """Return the maximum ratio of a latency to its limit; all limits are met at 1 or less.
+        """Return the largest ratio of a latency to its limit; all limits are met at 1 or less.
 
         Args:
             seconds: Latencies per request in seconds, infinite for requests that were not served.

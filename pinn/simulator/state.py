@@ -75,23 +75,23 @@ PLANNED, MOVING, SEEN, DONE = range(4)
 
 
 class Request:
-    """State of a request; the fields that every step uses fit one cache line."""
+    """State of a request; the fields that every step uses fit one CPU cache line."""
 
     prompt: I4
     output: I4
-    computed: I4  # tokens computed (vLLM's num_computed_tokens)
-    generated: I4  # tokens generated (vLLM's num_output_tokens)
-    placeholders: I4  # tokens in flight (vLLM's num_output_placeholders)
-    blocks: I4  # blocks of the cache group that has hashes
-    keyed_blocks: I4  # blocks with a key in the prefix cache (vLLM's num_cached_block)
-    extra_blocks: I4  # blocks of all other KV cache groups
+    computed: I4  # number of tokens computed (vLLM's num_computed_tokens)
+    generated: I4  # number of tokens generated (vLLM's num_output_tokens)
+    placeholders: I4  # number of output tokens in flight (vLLM's num_output_placeholders)
+    blocks: I4  # number of KV blocks in the cache group that has hashes
+    keyed_blocks: I4  # number of blocks with a key in the prefix cache (vLLM's num_cached_block)
+    extra_blocks: I4  # number of KV blocks in all other cache groups
     slot: I4  # row of the block table; -1 without blocks
     status: I4
-    in_flight: I4  # batches in flight that include the request
+    in_flight: I4  # number of batches in flight that include the request
     stale: I4  # batches in flight that were scheduled before the last preemption
     last_s: F8  # engine time of the last token, or of the abort
     gap_start_s: F8  # time when the API server began to stream the previous token
-    worked: I8  # tokens computed, including recomputed tokens
+    worked: I8  # number of tokens computed, including recomputed tokens
     replica: I8
     stage: I4
     before: I8  # previous request in its queue
@@ -111,7 +111,7 @@ class Request:
     first_s: F8  # engine time of the first token
     first_sent_s: F8  # time when the API server has sent the first token
     last_sent_s: F8
-    scheduling_s: F8  # delays that only the client sees
+    scheduling_s: F8  # seconds of delays that only the client sees, not the engine
     preemption_s: F8
     early_preemption_s: F8  # seconds of preemption before the first token
     early_preemptions: I8
@@ -123,7 +123,7 @@ class Request:
     last_work: Work
     source: I8  # prefill worker that sends keys and values, or copy that a fleet's router chose
     loading_s: F8  # time when blocks for the transferred keys and values were allocated
-    moved: I8  # transferred tokens that were not cached
+    moved: I8  # tokens transferred to the decode server, without tokens that it had cached
     eligible: I8  # first scheduler call in which the request may decode again
     token_s: F8  # end of the last batch that samples a token for the request
     unverified: I8  # draft tokens in ``computed`` whose batch is in flight
@@ -136,21 +136,21 @@ class Request:
     # State in a second KV tier, described in ``pinn.simulator.offloading``.
     arriving: I4  # tokens that are cached once the request's load has ended
     first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
-    tier_chunks: I4  # chunks that are stored or need no store
-    tier_end: I4  # end of the chunks that the request has stored
+    tier_chunks: I4  # number of chunks that are stored or need no store
+    tier_end: I4  # number of the request's chunk after the last one that the request has stored
     tier_blocks: I4  # number of blocks when the request was last scheduled
     tier_jobs: I4  # number of transfers in flight
     tier_row: I4  # row of the block table when the request ended; -1 without blocks
     tier_stores: I1  # 1 if the request has stored a chunk
     tier_frees: I1  # 1 if a later step frees the request's row
     prefilling: I1  # 1 while the prompt is being computed or loaded
-    tier_turn: I8  # number of the scheduler call in which the request was new
+    tier_turn: I8  # number of the scheduler call that first scheduled the request
     tier_rank: I8
-    tier_near: I8  # chunk that the request has ranked last
+    tier_near: I8  # index of the chunk that the request has ranked most recently
     loaded_tokens: I8
     stored_tokens: I8
     load_wait_s: F8
-    node: I8  # last node of the radix tree with tokens of the request
+    node: I8  # last node of the radix tree on the path of the request's tokens
     inserted: I4  # blocks that the request has inserted into the tree
 
 
@@ -158,9 +158,9 @@ class Server:
     """API server process, which accepts requests and streams tokens, one task at a time."""
 
     free_s: F8
-    came_s: F8  # time when the last task arrived
-    start_s: F8  # time when the process begins to stream the tokens of the last step
-    work: Work  # work since the last idle time: requests, their prompt tokens, tokens sent
+    came_s: F8  # time when the API server's last task arrived
+    start_s: F8  # time when the API server begins to stream the tokens of the last step
+    work: Work  # work since the API server's last idle time: requests, prompt tokens, tokens sent
 
 
 class Queue:
@@ -178,15 +178,15 @@ class Replica:
     free_blocks: I8
     held_blocks: I8  # blocks in use, with a shared block counted once per request
     free_slots: I8
-    new: I8  # requests that the last scheduler call started
+    new: I8  # number of requests that the last scheduler call started
     preempted: I8
     tokens: I8
     schedulings: I8  # number of scheduler calls (current_step)
     column: I8  # index of the batch under construction
     sums: Sums  # sums of the batch under construction, see ``STEP_COLUMNS``
     now_s: F8  # start time of the batch under construction
-    longest_chunk: I8  # maximum chunk in this scheduler call, in tokens; 0 for no limit
-    seen_waiting: I8  # waiting requests in the load balancer's view
+    longest_chunk: I8  # maximum prompt chunk in this scheduler call, in tokens; 0 for no limit
+    seen_waiting: I8  # number of waiting requests in the load balancer's view
     seen_running: I8
     handed_s: F8
     transfer_free_s: F8
@@ -196,39 +196,39 @@ class Replica:
     has_chunks: I8  # 1 if the batch computes prompt tokens before the last one
     unserved: I8  # 1 if the last scheduler call with room for prompts left prompts waiting
     since_prompts: I8  # batches since the last batch with prompt chunks
-    padding: I8  # padding rows up to the CUDA graph's size
+    padding: I8  # number of padding rows up to the CUDA graph's batch size
     # State of schedules with separate prefill steps, as in ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # request with a partly computed prompt (chunked_req), or -1
-    full: I8  # flag running_batch.batch_is_full
+    full: I8  # 1 if no further request may join (running_batch.batch_is_full)
     ended: I8  # requests that have ended since the last scheduler call
-    unfiltered: I8  # requests that ended earlier but are still in running_batch
+    unfiltered: I8  # number of requests that ended earlier but are still in running_batch
     alone: I8  # 1 if running_batch was empty when the last prefill batch ran
     last_prompts: I8  # 1 if the last batch was a prefill batch
-    polls: I8  # counter of polls (SchedulerRecvSkipper._counter)
-    expected: F8  # expected share of the remaining output (new_token_ratio)
+    polls: I8  # weighted steps since the last poll of requests (SchedulerRecvSkipper._counter)
+    expected: F8  # expected share of requests' remaining output tokens (new_token_ratio)
     # State of a second KV tier.
     link_free_s: F8  # time when the link to the host is free
     heard_s: F8  # time when the scheduler last processed ended batches
     tier_target: F8  # ARC's target size of T1 (target_t1_size)
     jobs_first: I8  # number of the oldest transfer in flight
     jobs_made: I8
-    seen_ends: I8  # transfers whose end the worker has seen but the scheduler has not
+    seen_ends: I8  # number of transfers whose end the worker has seen, but not the scheduler
     events: I8  # sum of the numbers of transfers planned, begun, ended and reported
-    flushes: I8  # transfers that the next batch waits for
+    flushes: I8  # number of transfers that the next batch waits for
     gone: I8  # requests that have ended since the last scheduler call
-    rows: I8  # rows of the block table that are freed later
+    rows: I8  # number of rows of the block table that are freed later
     steps_planned: I8  # number of planned batches with tokens
     steps_done: I8  # number of ended batches with tokens
     ranks: I8
     idle_chunks: I8  # number of evictable chunks
     stored_chunks: I8
     evicted_chunks: I8
-    full_stores: I8  # stores skipped because the tier had no room
+    full_stores: I8  # number of stores skipped because the tier had no room
     # State of a radix tree, described in ``pinn.simulator.radix_tree``.
     unused: I8  # number of unused blocks
     evictable: I8  # number of blocks of unlocked nodes
-    wanted: I8  # blocks that the batch under construction will allocate
-    wanting: I8  # requests for which the batch will allocate blocks
+    wanted: I8  # number of blocks that the batch under construction will allocate
+    wanting: I8  # number of requests for which the batch will allocate blocks
     host_free: I8  # number of unused chunks of the tier
     ticks: I8  # number of node uses so far
     free_nodes: I8
@@ -246,19 +246,19 @@ class Replica:
 
 
 class Copy:
-    """Copy of the deployment, behind a router or a load balancer."""
+    """State of a copy of the deployment, behind a router or a load balancer."""
 
     closed: I8  # 1 if the router sends the copy no requests
-    turn: I8  # number of the router's latest choice of this copy
+    turn: I8  # number of the router's latest choice that went to this copy
     seen_requests: I8  # unfinished requests in the router's view, waiting ones included
     seen_waiting: I8
     seen_usage: F8  # KV cache usage in the router's view, from 0 to 1
-    turns: I8  # requests that the copy's load balancer has placed
+    turns: I8  # number of requests that the copy's load balancer has sent to replicas
     publish_s: F8  # time when the load balancer next receives the queue lengths
 
 
 class Group:
-    """Replicas that step together: one of a dense model, or all of a mixture-of-experts model."""
+    """State of replicas that step together: one of a dense model, or all that share experts."""
 
     in_flight: I8
     launched: I8  # number of replicas with tokens in the running step
@@ -274,7 +274,7 @@ class Group:
 
 
 class Stage:
-    """Load stage of the workload."""
+    """Load stage of the workload, with its number of requests."""
 
     start_s: F8
     size: I8  # number of requests of the stage
@@ -291,13 +291,13 @@ class Block:
 
 
 class Chunk:
-    """Chunk of KV blocks in host memory; the first records are the ends of lists."""
+    """Chunk of KV blocks in host memory; the first records are the ends of lists of chunks."""
 
     after: I4  # next chunk in the chunk's list
     before: I4
     key: I4  # key of the chunk's last block
-    references: I4  # number of loads; -1 during the store; for a list's end, length of the list
-    kept: I1  # list that contains the chunk
+    references: I4  # number of loads; -1 during the store; for a list's end, the list's length
+    kept: I1  # number of the list (``UNUSED``, ...) that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
     owner: I8  # request or job that has stored the chunk
     rank: I8
@@ -318,12 +318,12 @@ class Node:
     hits: I4
     on_gpu: I1
     on_host: I1
-    held: I1  # 1 if the copy in host memory is in use
+    held: I1  # 1 if the node's copy in host memory is in use and must not be evicted
     listed: I1  # 1 if the node is in the list of nodes in both tiers
     double_before: I4
     double_after: I4
     loading: I8  # number of the transfer that loads the node, from 1, or 0
-    used: I8  # tick of the node's last use
+    used: I8  # value of ``ticks`` at the node's last use
     place: Pair  # indices in the two heaps of leaves, or -1
 
 
@@ -377,21 +377,21 @@ class Entry:
     """Request in a batch, with its tokens."""
 
     request: I8
-    new: I4  # tokens computed in the batch
-    cached: I4  # tokens computed before the batch
+    new: I4  # number of the request's tokens computed in the batch
+    cached: I4  # number of the request's tokens computed before the batch
     prefill: I1
     sampled: I1  # number of tokens that the request may generate
 
 
 class Guess:
-    """Request in the check whether memory lasts until all requests end."""
+    """Request in SGLang's check whether KV memory suffices until all requests end."""
 
-    left: I8  # tokens that the request is expected to generate
-    held: I8  # tokens that the request has in the KV cache
+    left: I8  # number of tokens that the request is still expected to generate
+    held: I8  # number of the request's tokens in the KV cache
 
 
 class Event:
-    """Event of a request at a point in time."""
+    """Event of a request at a point in time, an entry of a binary heap."""
 
     moment_s: F8
     request: I8

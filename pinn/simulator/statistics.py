@@ -13,7 +13,7 @@ from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.transfers import tier_statistics
 from pinn.units import MILLISECOND
 
-#: Metric's name in JSON -> value; times in milliseconds.
+#: Name of a metric in JSON -> its value; times are in milliseconds.
 Metrics: TypeAlias = dict[str, float]
 
 #: Percentiles that are computed for every latency.
@@ -287,7 +287,7 @@ def left_behind(run: Run) -> str | None:
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Return how many requests wait, and how many were due, when a stage's last one is due."""
+    """Return how many requests wait, and how many were due, when a stage's last request is due."""
     r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")
     starts_s = due_s[mine & run.workload.starts]

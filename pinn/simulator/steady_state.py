@@ -103,7 +103,7 @@ def truncation(series: Float[np.ndarray, " n"]) -> int:
 
 
 def steady_words(found: Sequence[SteadyState]) -> str:
-    """Return a sentence on the steady states of all load stages."""
+    """Return a sentence on when each load stage reached a steady state, if at all."""
     if len(found) == 1:
         return str(found[0])
     begins = ["not reached" if s.begin_s is None else f"from {s.begin_s:,.1f} s" for s in found]
@@ -111,7 +111,7 @@ def steady_words(found: Sequence[SteadyState]) -> str:
 
 
 def output_tokens_between(run: Run, begin_s: float, end_s: float) -> float:
-    """Return the output tokens of a time span; a request's tokens are evenly spread in time."""
+    """Return the number of output tokens in a time span; a request's tokens are spread evenly."""
     r = run.requests
     first, last = r.first_token_s, r.last_token_s
     known = ~np.isnan(first)

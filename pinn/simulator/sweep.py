@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """Result of a load at one rate."""
+    """Interface of the simulation result of a load at one request rate."""
 
     @property
     def metrics(self) -> Metrics:
@@ -32,7 +32,7 @@ class Served(Protocol):
 
     @property
     def reported(self) -> Reported:
-        """Percentiles to print and limits to check."""
+        """Percentiles of latencies to print, and SLO limits to check."""
 
     @property
     def goodput(self) -> Goodput | None:
@@ -52,7 +52,7 @@ class RateSweep:
 
     Attributes:
         rates_per_s: Request rates in requests per second, ascending.
-        runs: Result at each rate.
+        runs: Simulation result at each rate.
     """
 
     rates_per_s: Sequence[float]
@@ -88,7 +88,7 @@ class RateSweep:
 
     @property
     def table(self) -> list[dict[str, float]]:
-        """One row per rate: its metrics, ``rate_per_s`` and ``slo_attainment``."""
+        """One row per request rate: metric -> value, with ``rate_per_s`` and ``slo_attainment``."""
         return [
             {"rate_per_s": rate, **run.metrics}
             | ({"slo_attainment": run.goodput.attainment} if run.goodput else {})

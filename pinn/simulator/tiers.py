@@ -43,7 +43,7 @@ def find_chunk(engine: Engine, replica: int, key: int) -> int:
 
 
 def link_last(engine: Engine, replica: int, place: int, kept: int) -> None:
-    """Append a chunk to a list."""
+    """Append a chunk to the end of the list ``kept``."""
     engine.tier[replica, place].kept = kept
     _link(engine, replica, place, engine.tier[replica, kept].before)
 
@@ -76,25 +76,25 @@ def length(engine: Engine, replica: int, kept: int) -> int:
     return int(engine.tier[replica, kept].references)
 
 
-# Ranks of chunks for ``LRUCachePolicy``, whose list is in their order, lowest first. A heap of a
-# million chunks would miss the processor's caches at each of its levels.
+# Ranks of chunks for ``LRUCachePolicy``, whose list is in order of rank, lowest first. A heap is
+# not used: with a million chunks, each of its levels would cause a miss of the CPU's caches.
 
 
 def rank_last(engine: Engine, replica: int, place: int) -> None:
-    """Rank a chunk above all others."""
+    """Rank a chunk above all other chunks, as the most recently used."""
     engine.tier[replica, place].rank = _next_rank(engine.replicas[replica])
     move_last(engine, replica, place, RECENT)
 
 
 def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: int) -> None:
-    """Rank a chunk by the request that uses it, unless a later request uses it, too.
+    """Rank a chunk by the request that uses it, unless a later request has used it too.
 
     Args:
-        engine: The engine.
-        replica: Its replica.
-        request: The request, which gets its rank at its first use of any chunk.
+        engine: State of the engine.
+        replica: Number of the replica.
+        request: Request that uses the chunk; its first use of any chunk determines its rank.
         chunk: Number of the chunk in the request; later chunks rank lower.
-        place: Place of the chunk in the tier, or 0.
+        place: Index of the chunk in the tier, or 0 if the tier does not have the chunk.
     """
     if request.tier_rank == 0:
         request.tier_rank = _next_rank(engine.replicas[replica])
@@ -108,9 +108,10 @@ def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: 
 
 
 def _lower(engine: Engine, replica: int, request: Request, place: int, rank: int) -> int:
-    """Return the last chunk of a lower rank, or the list's end.
+    """Return the last chunk with a lower rank than ``rank``, or the list's end.
 
-    The search begins at the chunk that the request has ranked last, if no other has taken it.
+    The search begins at the chunk that the request ranked last, unless a later request has ranked
+    that chunk again.
     """
     near = int(request.tier_near)
     if near == place or engine.tier[replica, near].rank // _PLACES != rank // _PLACES:
@@ -124,12 +125,12 @@ def _lower(engine: Engine, replica: int, request: Request, place: int, rank: int
 
 
 def _next_rank(state: Replica) -> int:
-    """Return a rank above all others."""
+    """Return a rank for a request's chunks that is above the ranks of all other chunks."""
     state.ranks += 1
     return int(state.ranks) * _PLACES
 
 
-# Uses, stores and evictions of chunks.
+# Uses, stores and evictions of chunks of the second KV tier.
 
 
 def touch(engine: Engine, replica: int, request: Request, end: int) -> None:

@@ -1,8 +1,8 @@
 """Servers of an interactive page, and simulations of each server over a grid of loads.
 
 Prompt, output and prefix lengths have fixed values, the stops of the sliders. For every combination
-of lengths, the numbers of clients to simulate are chosen separately. These nodes are denser where
-latency or throughput bends as a function of clients. The page
+of lengths, the numbers of clients to simulate (nodes) are chosen separately. Nodes are denser where
+latency or throughput bends as a function of the number of clients. The page
 interpolates between nodes (monotone cubic, in logarithms).
 """
 
@@ -34,7 +34,7 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 from pinn.surrogate.surrogate import Surrogate
 
-#: Default tensor-parallel sizes and number formats; None means the checkpoint's own format.
+#: Default tensor-parallel sizes and weight formats; None means the checkpoint's own format.
 SIZES = (1, 2, 4, 8)
 FORMATS = (None, "fp8")
 #: Maximum number of servers on a page; simulating a server takes some seconds.
@@ -58,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Server:
-    """A vLLM replica that starts.
+    """A vLLM replica that starts: its model fits the GPUs' memory.
 
     Attributes:
         asked: GPU, tensor-parallel size and format.
@@ -183,8 +183,8 @@ RANGE_RATIO = 0.3
 REQUESTS_PER_CLIENT = 4
 #: Numbers of clients of the first nodes, up to the maximum that fits.
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
-#: Maximum log difference between a node and the interpolation of all other nodes, in the order of
-#: ``Node``'s fields. Halving the distance of nodes at least halves the error, so errors between
+#: Maximum log difference between a node and the interpolation of all other nodes, for TTFT, ITL
+#: and throughput. Halving the distance of nodes at least halves the error, so errors between
 #: nodes are below half of these values.
 _TOLERANCES = (0.09, 0.05, 0.05)
 #: Minimum ratio between the numbers of clients of neighbouring nodes.
@@ -240,7 +240,7 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Number of requests in addition to four per client, larger for outputs of few steps."""
+        """Number of requests in addition to four per client; short outputs get more requests."""
         return 40 + 12288 // self.output
 
 
@@ -249,8 +249,8 @@ class Node:
     """Means of one simulation, as ``pinn simulate`` prints them.
 
     Attributes:
-        ttft_s: Mean time to first token.
-        itl_s: Mean inter-token latency.
+        ttft_s: Mean time to first token, in seconds.
+        itl_s: Mean inter-token latency, in seconds.
         tokens_per_s: Output tokens per second of the server.
         decode_parts_s: Seconds of each of ``PARTS``, averaged over steps without prompt tokens;
             empty if there is no such step.
@@ -267,7 +267,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Column:
-    """Simulations of one server with the same lengths.
+    """Simulations of one server with requests of the same lengths and several numbers of clients.
 
     Attributes:
         lengths: Token lengths of the requests.

@@ -51,7 +51,7 @@ class ExplorePage:
         servers: Servers that start.
         left_out: Combinations that do not start, each with its reason.
         grids: Simulations of each server that starts.
-        source: Sentence on the origin of the coefficients.
+        source: Sentence on whether the network or a file has the latency coefficients.
         checkpoint: Checkpoint of the network, if the printed command has to name it.
     """
 
@@ -121,7 +121,7 @@ def explore_page(
     checkpoint: Path | None = None,
     stops: Stops = STOPS,
 ) -> ExplorePage:
-    """Find the servers and simulate each of them over the sliders.
+    """Find the servers that start, and simulate each server at all stops of the sliders.
 
     Args:
         model: Name of the model, or path of a config.json or its folder.
@@ -191,7 +191,7 @@ def _column_data(column: Column) -> JsonObject:
 
 
 def _whole_us(seconds: Iterable[float]) -> list[int]:
-    """Round seconds to whole microseconds, which keeps the page small."""
+    """Return seconds as whole microseconds, which keeps the page small."""
     return [round(value / MICROSECOND) for value in seconds]
 
 

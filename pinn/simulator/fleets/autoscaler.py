@@ -16,7 +16,7 @@ _STEPS_BEFORE = 1.5
 
 @dataclass(frozen=True)
 class MeanRequest:
-    """Mean request of a load, and the server that receives such requests.
+    """Mean request of a load, and the latency model of the server that receives such requests.
 
     Attributes:
         latency: Latency model of the server.
@@ -76,7 +76,7 @@ class Scaling:
     """Decisions of an autoscaler over time.
 
     Attributes:
-        rule: Settings of the autoscaler.
+        rule: Settings of the autoscaler, such as its target and intervals.
         request: Mean request of the load, from which latencies are predicted.
         wanted: Recent decisions as pairs (time in seconds, desired number of servers).
     """
@@ -103,7 +103,7 @@ class Scaling:
 
     @property
     def settled(self) -> bool:
-        """Return whether all recent decisions were the same."""
+        """Return whether all recent decisions requested the same number of servers."""
         return len({need for _, need in self.wanted}) == 1
 
     def _need(self, rate_per_s: float) -> float:
@@ -117,7 +117,7 @@ class Scaling:
         return rule.most
 
     def _meets(self, rate_per_s: float) -> bool:
-        """Return whether predicted latencies meet the rule's limits at a rate (rounded to 1 %)."""
+        """Return whether predicted TTFT and TPOT meet the limits at a rate (rounded to 1 %)."""
         if rate_per_s <= 0:
             return True
         step = math.ceil(100 * math.log(rate_per_s))

@@ -40,7 +40,7 @@ class ServerState:
     """State of a server of a fleet.
 
     Attributes:
-        kind: Number of the server's kind.
+        kind: Number of the server's kind (servers of one kind have equal deployments).
         copy: Number of the server among the servers of its kind.
         status: Status from ``OFF`` to ``DOWN``.
         since_s: Time in seconds when the current start was requested, while the server is on.
@@ -62,7 +62,7 @@ class Control:
 
     Attributes:
         spec: Description of the fleet.
-        front: Engine that represents the clients.
+        front: Engine without servers that represents the clients.
         engines: Engine of each kind, whose copies are the servers.
         models: Compiled latency model of each kind.
         scaling: State of the autoscaler; None for a fixed fleet.
@@ -155,7 +155,7 @@ class Control:
         server.status = READY
         self.engines[server.kind].copies["closed"][server.copy] = 0
         for engine in self.engines:
-            engine.counters.look_s = 0.0  # the router sees the change at once
+            engine.counters.look_s = 0.0  # the router sees the new server at once
 
     def _stop(self, server: ServerState, now_s: float) -> None:
         server.on.append((server.since_s, now_s))
@@ -235,10 +235,10 @@ class Control:
             heapq.heappush(self.events, (next_s, _TICK, -1, -1))
 
     def _next_tick_s(self, now_s: float) -> float:
-        """Return when an autoscaler decides next whose decisions are all alike until an event.
+        """Return the time of the next decision that may differ, for an autoscaler that has settled.
 
-        It skips decisions before the event, except those that the decisions after it look back at.
-        The time is infinite without any event to come.
+        Decisions before the next event of the fleet are equal and therefore skipped, except recent
+        decisions that later ones depend on. Without a further event the time is infinite.
         """
         assert self.scaling is not None
         rule = self.scaling.rule
@@ -304,7 +304,7 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Return the idle state of the first copy, and the state of all requests."""
+    """Return array name -> array with the idle state of the first copy, or with all requests."""
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 

@@ -73,7 +73,7 @@ def advance_fleet(
 
 
 def next_moment(front: Engine, engines: tuple[Engine, ...]) -> float:
-    """Return when a client sends or a server acts next; infinite if neither ever does."""
+    """Return the time in seconds of the next client or server event; infinite if there is none."""
     client.open_next_stage(front)
     moment = client.next_send_s(front)
     for k in range(len(engines)):

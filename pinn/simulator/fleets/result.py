@@ -30,7 +30,7 @@ from pinn.simulator.statistics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Number of rows of the table over time, and number of time spans of the plot.
+#: Number of rows of the table of metrics over time, and number of time spans of the plot.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
 _NO_INTERVALS = "prediction errors of whole fleets were never measured"
@@ -44,7 +44,7 @@ class FleetSimulation(Served):
         found: Records of the fleet's run.
         kinds: Deployment of each kind; ``replicas`` is the initial number of servers.
         spec: Start-up time, failures and autoscaler.
-        about: Description of each kind for JSON.
+        about: Description of each kind of server for the JSON output.
         reported: Percentiles that are printed, and limits that are checked.
     """
 
@@ -106,7 +106,7 @@ class FleetSimulation(Served):
         for k, run in enumerate(self.found.kinds):
             mine = self.found.kind == k
             records = _of(run.requests, mine, first)
-            # The metrics of a kind with a single server equal the metrics of that server.
+            # If a kind has a single server, the kind's metrics are those of the server.
             own = replace(run, requests=records)
             found += server_statistics(own, self.reported.percentiles, single=True)
             first += run.replicas
@@ -120,7 +120,7 @@ class FleetSimulation(Served):
         return found
 
     def over_time(self, edges_s: Float[np.ndarray, " edges"]) -> list[Metrics]:
-        """Return rate, GPUs, requests that miss the SLO, and TTFT for each period between edges.
+        """Return rate, GPUs, number of requests that miss the SLO, and TTFT of each period.
 
         A request belongs to the period in which it was sent.
         """
@@ -281,7 +281,7 @@ class FleetSimulation(Served):
 
 
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
-    """Return the records of selected requests, with replicas numbered within their kind."""
+    """Return the records of the requests in ``mine``, with servers numbered within their kind."""
     columns = {
         name: value[mine] if np.ndim(value) else value for name, value in vars(records).items()
     }

@@ -95,7 +95,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
 
 
 def _identity(kind: Pool) -> tuple[object, ...]:
-    """Return a key of a kind for its random numbers, independent of the order of kinds."""
+    """Return a key that seeds a kind's random numbers, independent of the order of kinds."""
     facts = (kind.deployment, kind.engine)
     latency = _linear(kind)
     return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())
@@ -211,7 +211,7 @@ def _all_gaps(kinds: Sequence[Run]) -> GapRuns:
     ))  # fmt: skip
 
 
-# GPUs in use over time.
+# GPUs that a fleet uses over time: spans of servers, GPU hours and means.
 
 
 def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 3"]:

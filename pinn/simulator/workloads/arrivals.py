@@ -164,7 +164,7 @@ def weibull_shape(cv: float) -> float:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Distribution of the gaps between arrivals, by process name and coefficient of variation."""
+    """Distribution of gaps between arrivals: process name and coefficient of variation."""
 
     process: str = "poisson"
     cv: float = 1.0
@@ -177,7 +177,7 @@ POISSON = Gaps()
 def stage_arrivals(
     stages: Sequence[Stage], gaps: Gaps, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return each request's offset in seconds from the opening of its stage, and its stage."""
+    """Return each request's offset in seconds from its stage's opening, and its stage number."""
     if not stages:
         raise PinnError("a load needs at least one stage, got 0")
     check_requests(sum(stage.requests for stage in stages))

@@ -44,7 +44,7 @@ class BlisArrival(Strict):
     def gaps_s(
         self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Return the seconds between requests; gaps set by ``scale`` are divided by ``faster``.
+        """Return the seconds between a client's requests; ``faster`` divides gaps set by ``scale``.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.
@@ -157,7 +157,7 @@ class BlisClient(Strict):
 def _sent(
     client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
-    """Return the requests of a client in a window; a window with its own lengths has no prefix."""
+    """Return a client's requests in a time window; a window with its own lengths has no prefix."""
     n = len(moments)
     own = window.input_distribution is not None or window.output_distribution is not None
     prefix = 0 if own else client.prefix_tokens
@@ -261,7 +261,7 @@ def read_blis_spec(
 
 
 def _check_served(values: object, where: str) -> None:
-    """Raise an error for a key whose load is not simulated."""
+    """Raise an error for any key that describes a load which cannot be simulated."""
     for key, value in values.items() if isinstance(values, dict) else ():
         if key in _UNSERVED and value not in (None, False, 0, [], {}):
             raise PinnError(f"{where}: {key} cannot be simulated here: {_UNSERVED[key]}")
@@ -288,7 +288,7 @@ def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload
 
 
 def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
-    """Return each client's share of the total rate, in requests per second."""
+    """Return each client's request rate, its share of the total rate, in requests per second."""
     fractions = np.array([client.rate_fraction for client in spec.clients])
     if any(client.concurrency is not None for client in spec.clients):
         raise PinnError(

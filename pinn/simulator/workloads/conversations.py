@@ -21,7 +21,7 @@ DrawLengths = Callable[[int, int], Int[np.ndarray, " n"]]
 
 @dataclass(frozen=True)
 class ConversationShape:
-    """Lengths and pauses of conversations that are drawn from equal distributions.
+    """Distribution of lengths and pauses that all conversations of a load share.
 
     Attributes:
         turns: Number of prompts that a user types in each conversation.
@@ -99,7 +99,7 @@ def converse(
     """
     count, each = len(offset_s), shape.requests
     arrivals.check_requests(count * each, "conversations x requests of each")
-    call = np.arange(each) % (1 + shape.tool_calls)  # 0 for a prompt that the user types
+    call = np.arange(each) % (1 + shape.tool_calls)  # 0 for a user's prompt, 1, ... for tool calls
     new, pause_s = np.empty((count, each), np.int64), np.zeros((count, each))
     new[:, call == 0] = draw(shape.turn_tokens, count * shape.turns).reshape(count, -1)
     new[:, 0] = shape.system_tokens + draw(shape.first_tokens, count)
@@ -115,7 +115,7 @@ def converse(
     before[:, 0] = -1
     shared = np.roll(known, 1, axis=1)
     donor = before.copy()
-    donor[:, 0] = np.arange(count) - shape.groups  # previous user of the system prompt
+    donor[:, 0] = np.arange(count) - shape.groups  # previous conversation with this system prompt
     donor[:, 0] = np.where(donor[:, 0] >= 0, donor[:, 0] * each, -1)
     shared[:, 0] = shape.system_tokens
     if shape.system_tokens == 0:

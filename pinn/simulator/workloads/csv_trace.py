@@ -122,7 +122,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
 def _arrivals(
     columns: "_Columns", arrival: np.ndarray, later: np.ndarray, clock: str
 ) -> Float[np.ndarray, " n"]:
-    """Return when each request was sent; a waiting round gets the time of the previous round."""
+    """Return each request's sending time in seconds; a waiting round has its previous round's."""
     columns.refuse(np.isnan(arrival) & (later < 0), lambda _: f"{clock} is missing")
     for i in np.flatnonzero(later >= 0).tolist():
         arrival[i] = arrival[later[i]]
@@ -159,9 +159,9 @@ class _Columns:
         return len(self._lines)
 
     def adopt(self) -> Reading | None:
-        """Rename columns of other formats, drop rows that are no requests, and return row counts.
+        """Rename other formats' columns, drop rows that are no requests, and return row counts.
 
-        Return None if the file has this project's columns.
+        Return None if the file already has the column names of the simple format.
         """
         taken = {own[0]: self._other(role, own) for role, own in _ROLES.items()}
         foreign = {own: name for own, name in taken.items() if name is not None}
@@ -172,7 +172,7 @@ class _Columns:
         return self._drop(foreign)
 
     def _other(self, role: str, own: Sequence[str]) -> str | None:
-        """Return the column that replaces a missing column; None if the column exists."""
+        """Return the column that replaces missing column ``role``; None if it is not missing."""
         if any(name in self.names for name in own):
             return None
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]

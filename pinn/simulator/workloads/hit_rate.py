@@ -55,7 +55,7 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
 
 
 def _longest_before(prompt: Int[np.ndarray, " n"], groups: int) -> Int[np.ndarray, " n"]:
-    """Return the longest earlier prompt of each request's group, in tokens; -1 without one."""
+    """Return, per request, the longest earlier prompt of its group in tokens; -1 if none."""
     donor = np.full(len(prompt), -1)
     for group in range(groups):
         mine = np.arange(group, len(prompt), groups)

@@ -257,7 +257,7 @@ class LoadFlags:
 
     @property
     def given(self) -> dict[str, FlagValue]:
-        """Flags that differ from their defaults."""
+        """Names and values of load flags that differ from their defaults."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def draw(self, rate_per_s: float | None, seed: int, media_tokens: int = 0) -> Workload:
@@ -326,7 +326,7 @@ class LoadFlags:
     def _alone(
         self, offset: np.ndarray, rng: np.random.Generator, media_tokens: int
     ) -> dict[str, Any]:
-        """Return the workload columns of single requests."""
+        """Return column name -> values of a workload of single requests, without conversations."""
         count = len(offset)
         prompt = self.prefix_len + media_tokens + self._lengths(self.input_len or 0, count, rng)
         output = self._lengths(self.output_len or 0, count, rng)
@@ -342,7 +342,7 @@ class LoadFlags:
     def _conversations(
         self, shape: ConversationShape, offset: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Return the workload columns of conversations."""
+        """Return column name -> values of a workload of conversations."""
 
         def draw(mean: int, count: int) -> np.ndarray:
             return self._lengths(mean, count, rng)
@@ -420,7 +420,7 @@ class Load:
         path: Path of the file; None for flags.
         flags: Flags of the load, in place of a file; some also apply to a file.
         seed: Seed of random numbers; None for the file's own seed, or 0.
-        media: Images or audio clips of each prompt; None without any.
+        media: Images or audio clips of each prompt; None if prompts have no media.
     """
 
     path: Path | None
@@ -508,7 +508,7 @@ def asked_load(
 
 
 def _media(flags: LoadFlags, model: str | Path | None) -> RequestMedia | None:
-    """Return the images or audio clips of each prompt; None without any.
+    """Return the images or audio clips of each prompt; None if prompts have no media.
 
     Raises:
         PinnError: If no model is named, or its image or audio tokens are unknown.

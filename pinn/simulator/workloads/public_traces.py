@@ -106,7 +106,7 @@ def json_entries(path: Path) -> Iterator[Json]:
 
 
 def _end_of_gap(text: str, at: int, *, at_begin: bool) -> int:
-    """Return the position where the next entry begins or the list ends."""
+    """Return the position in the text where the next JSON entry begins or the list ends."""
     while at < len(text) and (text[at] in " \t\r\n," or (at_begin and text[at] == "[")):
         at_begin = at_begin and text[at] != "["
         at += 1

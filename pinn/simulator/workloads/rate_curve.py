@@ -15,8 +15,8 @@ _RATE = "rate"
 def read_rate_curve(path: Path) -> list[tuple[float, float]]:
     """Return the stages of a curve as (requests per second, seconds).
 
-    Each rate applies until the time of the next row. The last one applies as long as the one before
-    it.
+    Each rate applies until the time of the next row. The last rate applies as long as the rate
+    before it.
 
     Raises:
         PinnError: If a column is missing, a value is no number, there are fewer than two rows, or
@@ -44,7 +44,7 @@ def read_rate_curve(path: Path) -> list[tuple[float, float]]:
 
 
 def _number(path: Path, line: int, cell: str) -> float:
-    """Return a cell's finite number."""
+    """Return the finite number that a cell of the CSV file contains."""
     try:
         value = float(cell)
     except ValueError:

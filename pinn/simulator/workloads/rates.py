@@ -136,7 +136,7 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
 
 
 def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
-    """Return when requests that start a conversation are due, in seconds, without any waiting."""
+    """Return the seconds at which conversations and single requests are due, without waiting."""
     starts_s = workload.stage_starts_s
     if workload.stages_wait:
         offset_s = np.where(workload.starts, workload.offset_s, 0.0)
@@ -147,7 +147,7 @@ def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
 def _shared_among(
     donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the donors among kept requests, and the number of tokens shared with each donor.
+    """Return each kept request's donor among kept requests, and their number of shared tokens.
 
     Each dropped donor is replaced by the kept request that shares the most of its first tokens.
     """

@@ -48,7 +48,7 @@ def share_prompts(
 
 
 def _first_of(label: np.ndarray) -> np.ndarray:
-    """Return the index of the first equal label; -1 for that first entry and for label -1."""
+    """Return, per entry, the first entry with an equal label; -1 for first entries and label -1."""
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     origin = first[inverse]
     return np.where((label >= 0) & (origin < np.arange(len(label))), origin, -1)
@@ -179,9 +179,9 @@ class Workload:
 
     @cached_property
     def turns(self) -> Int[np.ndarray, " n"]:
-        """Each request's number within its conversation, from 0."""
+        """Number of each request (turn) within its conversation, from 0."""
         before, found = self.follows, (~self.starts).astype(np.int64)
-        while (waits := before >= 0).any():  # each pass looks twice as far back
+        while (waits := before >= 0).any():  # each pass looks back twice as many turns
             earlier = np.maximum(before, 0)
             found = found + np.where(waits, found[earlier], 0)
             before = np.where(waits, before[earlier], -1)
@@ -251,7 +251,7 @@ class Workload:
             )
 
     def _check_starts(self) -> None:
-        """Check that no request is due before a request that is sent earlier."""
+        """Check that due times never fall in the order in which requests are sent."""
         if self.stages_wait:
             return
         if (given := len(self.stage_starts_s)) != self.stages:
@@ -400,7 +400,7 @@ class PromptGroups:
         if min(self.shared_tokens, self.question_tokens) < 0:
             got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
             raise PinnError(f"shared and further tokens of a prompt must be 0 or more, got {got}")
-        # The prompt length needs no check here, because Python's own limit is reached first.
+        # Prompt lengths need no check here, because a too large number fails in Python itself.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
         documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
 
