@@ -36,7 +36,7 @@ def groups(settings: str) -> set[str]:
 
 
 def fit(timed: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return launch time, logit time and slowdown by kernel group, and each row's relative error."""
+    """Return launch time, logit time and slowdown by kernel group, and rows' relative errors."""
     bandwidth = load_gpu(GPU).memory_bandwidth_bytes_per_s
     seconds, logits, requests = timed[["seconds", "vocabulary", "requests"]].to_numpy().T
     terms = np.zeros((len(timed), len(GROUPS), 3))

@@ -60,7 +60,7 @@ def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
 
 
 def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
-    """Return median and worst errors of load pairs; a server with inconsistent loads is separate."""
+    """Return load pairs' median and worst errors; a server with inconsistent loads is separate."""
     names = ("n", "before_median", "median", "worst")
     return pd.DataFrame(
         {"servers": side} | {name: round(figures[f"{side}_{name}"], 2) for name in names}

@@ -61,7 +61,7 @@ PROMPTS, RUNNING = [0, 100, 1000, 4000, 7000, 13_000], [0, 2, 4, 8, 16, 32]
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Return recorded or seed entries; recordings had no prefix caching, so that feature is 0."""
+    """Return recorded or seed entries, with ``prefix_cache_score`` 0: no prefix was cached."""
     rows = pd.read_json(path, lines=True, convert_dates=False)
     return rows.assign(prefix_cache_score=0.0)
 

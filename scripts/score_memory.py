@@ -99,7 +99,7 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
 def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each deployment type's maximum error in percent, at least the P90 of vLLM's errors.
 
-    Errors are relative to visible memory.
+    Errors of KV memory are relative to the GPU memory that the server sees.
     """
     errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()

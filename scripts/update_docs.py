@@ -157,7 +157,7 @@ def run_on(load: str, command: str, columns: int = WIDTH) -> str:
 
 
 def simulation() -> str:
-    """Return a workload, the command that simulates it, and its output, with few coefficients."""
+    """Return a workload, a command that simulates it, and the output up to a few coefficients."""
     printed = run_on(LOAD, SIMULATE).splitlines()
     lines = [part for line in printed for part in wrap(line, WIDTH, break_on_hyphens=False)]
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)

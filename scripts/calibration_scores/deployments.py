@@ -214,7 +214,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Return percentages over all draws' rows; a draw is worse if its mean error grows."""
+    """Return name -> score over all draws in percent; a draw is worse if its mean error grows."""
     of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
     shares = {
         f"{side}_{name}": rows[side].agg(name)

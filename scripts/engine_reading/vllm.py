@@ -232,7 +232,7 @@ def latent_state_block(source: EngineSource) -> list[Line]:
 
 
 def expert_backend(source: EngineSource) -> list[Line]:
-    """Return a row that names the rule for kernels of experts, for ``KERNEL_READERS``."""
+    """Return a row with the default ``auto`` of expert kernels; ``KERNEL_READERS`` resolve it."""
     place = "vllm/config/kernel.py: KernelConfig.moe_backend"
     variables = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
     where = _check(source, place, "auto") if source.has(place) else variables

@@ -85,7 +85,7 @@ def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 
 
 
 def _mode(source: EngineSource, path: str) -> tuple[str, str]:
-    """Return the default graph mode and its place, with or without optimization levels."""
+    """Return the release's default CUDA graph mode and the place that sets it."""
     place = source.first(f"{path}: OPTIMIZATION_LEVEL_02", f"{path}: VllmConfig.__post_init__")
     pattern = r"cudagraph_mode(?:': | is None:.*?= )CUDAGraphMode\.(\w+)"
     named = re.search(pattern, source.words(place), re.DOTALL)
