@@ -303,6 +303,6 @@ def launched(
 
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
-    """Return the GPU with the fewest features: without compute capability 10.x, if there is one."""
+    """Return a GPU without compute capability 10.x, as it has fewer features; else the first."""
     gpus = map(load_gpu, comma_separated(gpu or ""))
     return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

@@ -142,7 +142,7 @@ def _fit_steps(
     _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start) if measured.serving else []
     spec = measured.engine(engine)
-    if asked.memory_log is not None:  # the log's size replaces that of the steps' KV cache
+    if asked.memory_log is not None:  # the log's KV cache size replaces the steps folder's
         spec = replace(spec, num_gpu_blocks_override=engine.get("num_gpu_blocks_override"))
     spec = _with_memory_log(spec, deployment, asked, start)
     return fitting.fit_measured_steps(measured, deployment, names, start, runs, spec)

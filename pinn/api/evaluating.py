@@ -202,7 +202,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
         else scoring.read_panel(asked.against, "write a scorecard with 'pinn evaluate panel --out'")
     )
     if asked.widths:
-        read_calibration(path)  # an unreadable file raises its error before any simulation starts
+        read_calibration(path)  # an unreadable file is reported before any simulation
     if asked.steps is not None and learned_steps(path, asked.steps):
         warn_user(f"{asked.steps} is training data of {path}, so it is excluded from the scorecard")
     rows = panel_rows(path, asked.held_out_runs or (), asked.steps, asked.public or ())

@@ -105,7 +105,7 @@ def _engine_of(arguments: list[str]) -> str:
         if name == "--engine":
             return value.split(",")[0]
         if name == "--serve":
-            with suppress(PinnError):  # the command reports it when it parses the option
+            with suppress(PinnError):  # the command raises the error when parsing the option
                 return launch_values.words_of(value).engine
     return VLLM
 

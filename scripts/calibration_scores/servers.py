@@ -81,7 +81,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
 
 
 def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return median step time errors (%), and an unseen prompt's time shift over its half-width."""
+    """Return step time errors (%), and an unseen prompt's time shift / interval half-width."""
     deployment, intervals, prior = read_public_steps()
     later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
     features = step_features(*batch_work(deployment, [parse_batch(_PROMPT)]))

@@ -87,7 +87,7 @@ class Lane:
     async def _give_back(self, pool: ProcessPoolExecutor, answer: asyncio.Future[Result]) -> None:
         """Mark a process as free, or replace the process if it is still computing."""
         await asyncio.wait([answer], timeout=GRACE_S)
-        answer.add_done_callback(_is_broken)  # retrieves an error that arrives later
+        answer.add_done_callback(_is_broken)  # retrieves the process's later error, if any
         if not answer.done() or _is_broken(answer):
             end_pool(pool)
             self._pools.remove(pool)
