@@ -1,7 +1,8 @@
 """Train the surrogate: ``python train.py [+experiment=moe_ep] [key=value ...]``.
 
-Reads measurements, scores every method on held-out models or GPUs, fits on everything, and saves
-a checkpoint and a results folder. The last line of output is one JSON document.
+Reads measurements, scores every prediction method on held-out models or GPUs, fits the surrogate to
+all measurements, and saves a checkpoint and a results folder. The last line of output is one JSON
+document.
 """
 
 import json

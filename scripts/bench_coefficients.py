@@ -1,9 +1,10 @@
-"""Time 10,000 configurations from a list on disk to a written table.
+"""Time the prediction of 10,000 configurations, from a list on disk to a written table.
 
     python scripts/bench_coefficients.py [--checkpoint PATH] [--count N]
 
-Prints the best time of three runs for each table format, and in the last line a JSON document. The
-ratio compares with a loop that predicts one configuration at a time, timed on a part of the list.
+Prints the best time of three runs for each table format, and its ratio to the time of a loop that
+predicts one configuration at a time. The loop is timed on a part of the list. The last line is a
+JSON document.
 """
 
 import json
@@ -54,7 +55,7 @@ def write_list(path: Path, count: int) -> None:
 
 
 def forget() -> None:
-    """Clear every cache of the package, as in a fresh process."""
+    """Clear every in-memory cache of the package, as in a fresh process."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "pinn"]
     for value in (value for module in modules for value in vars(module).values()):
         if hasattr(value, "cache_clear"):

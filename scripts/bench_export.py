@@ -56,7 +56,7 @@ def time_onnx(runs: int) -> float:
 
 
 def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
-    """Return model -> nanoseconds per step of the adapter and of BLIS's formula, for each layout.
+    """Return model -> nanoseconds per step by Go adapter and BLIS formula, for each binary layout.
 
     Without a Go toolchain the result is empty.
     """

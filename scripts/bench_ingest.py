@@ -24,7 +24,7 @@ _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
 # The traces are written by the synthetic engine of the tests.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-#: Name of a job -> number of cores.
+#: Name of a parsing job -> number of cores.
 JOBS = {"json": 1, "pinn_1": 1, "pinn_2": 2}
 _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolValue": bool}
 
@@ -52,7 +52,7 @@ def make_file(path: Path, mib: int) -> None:
 
 
 def walk_with_json(path: Path) -> None:
-    """Load each line with Python's json module, visit all attributes and convert their values."""
+    """Load each line of a trace file with Python's json, and convert all attributes' values."""
     with path.open("rb") as file:
         for line in file:
             for group in json.loads(line)["resourceSpans"]:
@@ -64,20 +64,20 @@ def walk_with_json(path: Path) -> None:
 
 
 def run_job(name: str, path: Path) -> None:
-    """Run one job in this process, and print its wall and processor seconds."""
+    """Run one parsing job in this process, and print its wall and processor seconds."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-JOBS[name] :])
     if name == "json":
         _, wall, cpu = timed(lambda: walk_with_json(path))
     else:
         from pinn.measurements.readers.vllm import parse_file
 
-        # Parse to raw tables, which are discarded.
+        # The job parses the file to raw tables, which are discarded.
         _, wall, cpu = timed(lambda: [None for _ in parse_file(path, JOBS[name])])
     print(wall, cpu)
 
 
 def throughput(path: Path, repeats: int) -> dict[str, float]:
-    """Return MiB/s of each job; jobs run in turns in fresh processes, under equal machine load."""
+    """Return job -> MiB/s; jobs run in turns in fresh processes, under equal machine load."""
     times: dict[str, list[list[float]]] = {name: [] for name in JOBS}
     for _ in range(repeats):
         for name, found in times.items():

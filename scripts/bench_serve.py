@@ -4,7 +4,7 @@
 
 Starts a server on a free port of the loopback address. Clients send requests for predictions in a
 closed loop; a share of the requests is new, the rest is cached. Prints the numbers of requests and
-errors, and the memory of the server with its processes before and after the load. Then it prints
+errors, and the memory use of the server and its processes before and after the load. Then it prints
 p50 and p99 latency of one client's cached predictions, and of requests with 1,000 new candidates.
 The last line is one JSON document.
 """
@@ -30,7 +30,7 @@ GPUS = ("H100", "H200", "B200", "A100")
 #: Predictions that all clients request repeatedly.
 USUAL = [{"model": model, "gpu": gpu} for model in MODELS[:2] for gpu in GPUS]
 CANDIDATES = 1000
-#: Seconds of load before memory is first measured.
+#: Seconds of load before the server's memory use is first measured.
 SETTLING_S = 5.0
 
 
@@ -48,7 +48,7 @@ class Load:
 
 
 def bodies(new_share: float) -> Iterator[dict[str, object]]:
-    """Yield arguments of predictions; the share ``new_share`` of them is new."""
+    """Yield arguments of prediction requests; the share ``new_share`` of them is not yet cached."""
     draw = random.Random(0)
     for number in itertools.count(1):
         usual = draw.choice(USUAL)
@@ -60,7 +60,7 @@ def bodies(new_share: float) -> Iterator[dict[str, object]]:
 
 
 def candidates(number: int) -> dict[str, object]:
-    """Return a request with 1,000 configurations that no other number yields."""
+    """Return a request with 1,000 configurations, different for each ``number``."""
     axes = itertools.product(MODELS, GPUS, (1, 2, 4, 8), range(21))
     rows = [
         {"model": m, "gpu": g, "tensor_parallel_size": tp, "max_num_seqs": 1000 * (n + 1) + number}
@@ -70,7 +70,7 @@ def candidates(number: int) -> dict[str, object]:
 
 
 class Client:
-    """HTTP connection that stays open."""
+    """Client with one HTTP connection, which stays open."""
 
     def __init__(self, url: str) -> None:
         self._place = urlsplit(url)
@@ -95,7 +95,7 @@ class Client:
 
 
 async def ask(url: str, load: Load, asked: Iterator[dict[str, object]], until_s: float) -> None:
-    """Send prediction requests one after another until a time on the clock."""
+    """Send prediction requests one after another until the monotonic clock reaches ``until_s``."""
     async with Client(url) as client:
         while time.perf_counter() < until_s:
             begin = time.perf_counter()
@@ -110,7 +110,7 @@ async def ask(url: str, load: Load, asked: Iterator[dict[str, object]], until_s:
 async def ask_at_once(
     url: str, clients: int, seconds: float, asked: Iterator[dict[str, object]]
 ) -> Load:
-    """Return the results of ``clients`` clients that send requests at the same time."""
+    """Return latencies and errors of ``clients`` clients that send requests at the same time."""
     load, until_s = Load(), time.perf_counter() + seconds
     await asyncio.gather(*(ask(url, load, asked, until_s) for _ in range(clients)))
     return load
@@ -141,7 +141,7 @@ def served(workers: int) -> Iterator[tuple[str, int]]:
 
 
 def milliseconds(seconds: list[float]) -> dict[str, float]:
-    """Return the median and the 99th percentile in ms, and the number of values."""
+    """Return the median and the 99th percentile of latencies in ms, and the number of latencies."""
     p50, p99 = (float(np.percentile(seconds, q)) * 1e3 for q in (50, 99))
     return {"requests": len(seconds), "p50_ms": p50, "p99_ms": p99}
 

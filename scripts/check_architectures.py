@@ -32,7 +32,7 @@ READ, WRONG, REFUSED, UNBUILT = "read", "wrong", "refused", "not built"
 OFF_MODULES = "read off modules"
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
-#: Required sizes that an architecture's default configuration lacks.
+#: Model type -> required sizes that its default configuration in transformers lacks.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -65,7 +65,7 @@ BESIDE: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
     },
 }
-#: Model types that are decoders of encoder-decoder models, which nothing else identifies.
+#: Model types that are decoder halves of encoder-decoder models; no key of theirs shows this.
 HALVES = frozenset({"trocr", "bert-generation"})
 #: Keys of nested configurations that describe parts of a text model.
 _OWN_PARTS = frozenset({"attn_config", "ffn_config"})
@@ -174,7 +174,7 @@ def configurations(model_type: str) -> Iterator[Any]:
 
 
 def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
-    """Read a configuration by its keys, or otherwise from the modules that transformers builds."""
+    """Return a configuration's model, read from its keys or else from transformers' modules."""
     try:
         return model_from_config(config, name), READ
     except UnknownLayersError as refusal:
@@ -225,7 +225,7 @@ def check(*, quick: bool = False) -> list[Result]:
 
 
 def main() -> int:
-    """Print the comparison, and return 1 if a count is wrong."""
+    """Print the comparison, and return 1 if a parameter count is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--all", action="store_true", help="print what is read, too")
     shown = (READ,) * parser.parse_args().all

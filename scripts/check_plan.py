@@ -43,7 +43,7 @@ from pinn.simulator.workloads.workload import PromptGroups, open_loop, shared_pr
 #: Ratio of neighbouring rates of the grid, and number of grid steps far from the pass/fail
 #: threshold.
 RUNG, FAR = 1.002, 48
-#: End of the grid as a multiple of the rate at which a replica is always busy.
+#: Highest rate of the grid as a multiple of the rate at which a replica is always busy.
 MOST = 1000.0
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
 GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")
@@ -86,7 +86,7 @@ def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
 
 
 def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
-    """Return the row that 'pinn plan' recommends."""
+    """Return the row that 'pinn plan' recommends for a planning problem."""
     workers = Workers(torch=False)
     groups = by_hardware(candidates, each_alone=False)
     with TemporaryDirectory() as cache:
@@ -95,7 +95,7 @@ def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
 
 
 class Highest(NamedTuple):
-    """Maximum rates of a grid that meet the limits.
+    """Maximum request rates of a grid at which one replica meets the latency limits.
 
     Attributes:
         per_s: Pass/fail threshold that the fewest rates of the grid contradict. Percentiles of a
@@ -111,7 +111,7 @@ class Highest(NamedTuple):
 
 
 def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
-    """Return the maximum rates of the grid; None if no rate passes."""
+    """Return the maximum request rates of the grid that pass; None if no rate passes."""
     trials = Trials(candidate, problem.replica_load(), problem.slo)
     most, _ = guessed_rates_per_s(problem.workload, candidate.latency, candidate.engine, None)
     bottom, top = (math.floor(math.log(share * most) / math.log(RUNG)) for share in (0.05, 10))
@@ -130,7 +130,7 @@ def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
         return None
     if all(held.values()):
         return Highest(math.inf, math.inf, math.inf)
-    # Continue down until several consecutive rates pass, and up until several fail.
+    # Try lower rates until several consecutive rates pass, and higher rates until several fail.
     first = rung = min(rung for rung, is_held in held.items() if not is_held)
     while rung >= max(first - FAR, bottom):
         first = first if holds(rung) else rung
@@ -180,7 +180,7 @@ def price(candidate: Candidate, replicas: int, problem: PlanningProblem) -> floa
 
 
 def compared(seed: int) -> dict | None:
-    """Return the comparison for one seed; None if no candidate or fleet meets the limits."""
+    """Return the plan compared with brute force for a seed; None if nothing meets the limits."""
     problem, candidates = question(seed)
     found, costs = {}, {}
     for candidate in sorted(candidates, key=lambda c: price(c, 1, problem)):

@@ -1,12 +1,12 @@
-"""Compare plans for ten questions, searched in the default time, with searches ten times as long.
+"""Compare plans for ten questions, searched in the default time, with plans from longer searches.
 
 python scripts/check_plan_questions.py [--only 1,7] [--cpu-seconds 110] [--times 10] [--seeds 3]
 
 Time is processor time of one process, so that other programs on the machine do not matter: 110 s
 correspond to the default budget of 60 s on two cores, less the start of the workers. For each
 question the script prints which GPUs have a row or a reason, and the extra cost of the first row
-relative to the longer search. It also prints the maximum excess over a limit when the first row's
-fleet is simulated with other seeds. The last line is a JSON document with all results.
+relative to the longer search. It also prints the largest excess over a latency limit when the first
+row's fleet is simulated with other seeds. The last line is a JSON document with all results.
 """
 
 import argparse
@@ -35,7 +35,8 @@ from pinn.specs.serving import ServingSpec
 QUESTIONS = Path(__file__).with_name("plan_questions.yaml")
 #: First seed of the check; plans use the seeds 0 and 1001 to 1004.
 FIRST_SEED = 71
-#: Maximum excess over a limit with other seeds, and maximum cost relative to the longer search.
+#: Maximum excess over a latency limit as a share of the limit, and maximum extra cost as a share of
+#: the longer search's cost.
 MOST_EXCESS, MOST_COST = 0.03, 0.10
 
 
@@ -57,7 +58,7 @@ def expense(choice: Choice) -> float:
 
 
 def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
-    """Return a fleet's maximum excess over a limit with other seeds, as a share of the limit."""
+    """Return a fleet's largest excess over a limit with other seeds, as a share of the limit."""
     limits = parse_slo(slo)
     worst = -1.0
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """Compare the outputs of two checkouts: ``python scripts/compare_checkouts.py BEFORE AFTER``.
 
-Runs equal commands in both checkouts with one checkpoint. Compares every number of the output, to a
-relative 1e-9, and every text. ``renames.csv`` in this script's folder lists keys of files and
-modules that were renamed since the last release.
+Runs equal commands in both checkouts with one checkpoint. Compares every number of the output, with
+a relative tolerance of 1e-9, and every text. ``renames.csv`` in this script's folder lists keys of
+files and modules that were renamed since the last release.
 """
 
 import csv
@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 RENAMES = Path(__file__).with_name("renames.csv")
-#: Module names of a checkout's command line, newest first.
+#: Names of the module with a checkout's command line, newest first.
 COMMAND_LINES = ("pinn.cli.main", "pinn.interface.commands.main")
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
@@ -50,7 +50,7 @@ COMMANDS = (
     "kernels errors",
 )
 TOLERANCE = 1e-9
-#: Keys with the release or with timings, which are not compared.
+#: Keys whose values are not compared: the release of pinn, and timings.
 ABOUT = ("simulated_by", "exporter", "seconds")
 
 
@@ -99,7 +99,7 @@ def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def differences(before: Any, after: Any) -> list[str]:
-    """Return a line for every difference between two nested values."""
+    """Return a line for every difference between two nested values, with the path of keys."""
     known, now = dict(leaves(before)), dict(leaves(after))
     found = dict.fromkeys(known.keys() ^ now.keys(), " on one side only")
     for where, value in known.items():

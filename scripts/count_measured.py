@@ -1,4 +1,4 @@
-"""Write ``data/engines/measured.csv``: the measured releases, and counts of their rows.
+"""Write ``data/engines/measured.csv``: measured engine releases, and counts of their rows.
 
 python scripts/count_measured.py data/engines
 """
@@ -50,7 +50,7 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(folder: Path) -> None:
-    """Read all measurements and write the table to ``folder``."""
+    """Read all measurements and write ``measured.csv`` to ``folder``."""
     write_frame(measured_releases(read_every_engine()[0]), folder / MEASURED_FILE)
 
 

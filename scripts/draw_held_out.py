@@ -1,4 +1,4 @@
-"""Plot measured against predicted times of held-out data.
+"""Plot measured against predicted TPOT of held-out data.
 
 Usage: ``python scripts/draw_held_out.py [PNG]``.
 ``checkpoints/left_out/predictions.csv`` has a prediction of every measured deployment by a network
@@ -20,7 +20,7 @@ OUT = ROOT / "docs" / "images" / "held-out.png"
 
 
 def held_out_rows() -> pd.DataFrame:
-    """Return the measured and predicted times of every row, in seconds."""
+    """Return the measured and predicted TPOT of every held-out row, in seconds."""
     measured = read_silicon()[0].rename(columns={"tpot_s": "tpot_measured_s"})
     kept = measured[["row_id", "model", "gpu", "tpot_measured_s"]]
     rows = kept.merge(pd.read_csv(PREDICTIONS), on="row_id", validate="one_to_one")

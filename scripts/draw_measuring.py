@@ -1,4 +1,4 @@
-"""Draw the plots of ``docs/measure_notes.md``: a calibration, and the effect of batches' order.
+"""Draw the plots of ``docs/measure_notes.md``: a calibration, and the effect of batch order.
 
     python scripts/draw_measuring.py STEPS docs/images
 
@@ -41,7 +41,7 @@ def before_and_after(found: StepCalibration) -> Figure:
 
 
 def narrowing() -> Figure:
-    """Return a plot of the median relative width of target intervals over simulated minutes."""
+    """Return a plot of the targets' median relative interval width over simulated minutes."""
     with tempfile.TemporaryDirectory() as folder:
         tables = [
             score(*one, 0.01, seed, Path(folder), minutes=_MINUTES)
@@ -59,7 +59,7 @@ def narrowing() -> Figure:
 
 
 def main() -> None:
-    """Write both plots."""
+    """Write the plots of calibration and of narrowing intervals."""
     if len(sys.argv) != 3:
         sys.exit(str(__doc__))
     steps, target = map(Path, sys.argv[1:])

@@ -20,14 +20,14 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 
 
 def exclusions() -> list[Exclusion]:
-    """Yield the empty exclusion, then the exclusion of each measured model."""
+    """Return the empty exclusion, followed by the exclusion of each measured model."""
     observations, _ = read_silicon()
     models = {d.model.name: d.model for d in observed_deployments(observations).values()}
     return [Exclusion(), *(Exclusion(models=(models[name],)) for name in sorted(models))]
 
 
 def main(out: Path = Path("checkpoints/kernels"), cache: str = "cache") -> None:
-    """Fit surrogates and copy them; fits are cached by digest."""
+    """Fit kernel surrogates and copy them to ``out``; fits are cached in ``cache`` by digest."""
     torch.set_num_threads(1)
     settings = KernelSettings(released=None, cache=cache)
     for exclusion in exclusions():

@@ -28,12 +28,12 @@ _MODELS = {
     "DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
     "Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
 }
-#: Prefixes of environment variables without effect on steps and schedule.
+#: Prefixes of environment variables that affect neither steps nor the schedule.
 _IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", "TLLM_OVERRIDE")
 
 
 def compact(source: pd.DataFrame) -> pd.DataFrame:
-    """Return the source's rows in the project's columns, with equal rows merged."""
+    """Return the source table's rows in ``COLUMNS``, with equal rows merged."""
     lines = pd.concat([_renamed(source), *_branch_runs(_renamed(source))], ignore_index=True)
     lines = _joined_in_time(lines)
     about = [c for c in COLUMNS if c != "points"]
@@ -45,14 +45,14 @@ def compact(source: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(order, kind="stable", ignore_index=True)
 
 
-#: Columns of the written file.
+#: Columns of launch_facts.csv.
 COLUMNS = (
     "engine", "model", "checkpoint", "gpu", "precision", "drafts", "image", "since", "until",
     "own_change", "borrowed", "points", *FLAGS, "script", "commit",
 )  # fmt: skip
 
-#: Column -> the source's column and a regular expression, whose group is the value (``yes`` without
-#: a group).
+#: Column -> column of the source table and a regular expression, whose group is the value (``yes``
+#: without a group).
 _PATTERNS = {
     "own_change": ("change_of", "^this configuration$"),
     "enable_dp_attention": ("dp_attention_passed", "^true$"),
@@ -120,7 +120,7 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return rows in which equal consecutive intervals are merged under their first commit."""
+    """Return rows with consecutive intervals of equal flags merged under their first commit."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
     lines = lines.dropna(subset=same)
     of_one = lines.groupby(same, sort=False).ngroup().rename("of_one")
@@ -131,7 +131,7 @@ def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _point(line: pd.Series) -> str:
-    """Return a point's label ``isl/osl/tp/ep/dp:concurrencies``, as in the benchmark."""
+    """Return a measured point's label ``isl/osl/tp/ep/dp:concurrencies``, as in the benchmark."""
     data = "dp" if line["dp_attn_label"] == "true" else ""
     spread = line["ep_label"] if line["ep_label"] != "1" else ""
     clients = " ".join(line["concurrency"].split())
@@ -167,7 +167,7 @@ def _balance(text: str) -> str:
 
 
 def _drafts(text: str) -> str:
-    """Return speculative decoding as ``METHOD tokens``."""
+    """Return speculative decoding settings as text ``METHOD tokens``."""
     if not text:
         return ""
     if layers := _said(r'"num_nextn_predict_layers": (\d+)', text):

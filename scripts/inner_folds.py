@@ -43,20 +43,20 @@ from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
-#: Columns that are printed.
+#: Columns of the scorecard that are printed.
 SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """All measurements; whole steps are used only for evaluation."""
+    """Measured deployments, serving runs and whole steps; steps are used only for evaluation."""
 
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()
     steps: Sequence[MeasuredSteps] = ()
 
     def of(self, model: ModelSpec) -> "Measurements":
-        """Return the measurements of a model and of models of almost the same shape."""
+        """Return only the measurements of a model and of models of almost the same shape."""
         mine = np.array([is_near_copy(d.model, model) for d in self.rows.deployments])
         runs, steps = (
             [one for one in every if is_near_copy(one.deployment.model, model)]
@@ -126,14 +126,14 @@ def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[Mode
 class Composed:
     """Predictor by step times summed from fitted kernels, without a network.
 
-    The fold decides which data is held out.
+    The cross-validation fold decides which data is held out.
     """
 
     teacher: Teacher
     fit: RunFit
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return the latency model of each deployment."""
+        """Return the latency model of each deployment, with step times summed from kernels."""
         betas = self.teacher.betas(deployments)
         return [
             LinearLatency(*each, self.fit.alpha) for each in zip(deployments, betas, strict=True)

@@ -11,7 +11,7 @@ import torch
 import typer
 
 ROOT = Path(__file__).resolve().parents[1]
-# The cases are imported from the tests.
+# The cases of the golden vectors are imported from the tests.
 sys.path.append(str(ROOT / "tests" / "export"))
 
 

@@ -18,10 +18,10 @@ PAGE = ROOT / "docs" / "reference" / "notebook.md"
 
 
 def run_cells(notebook: dict[str, Any]) -> None:
-    """Run every code cell in one namespace and store its output in the notebook.
+    """Run every code cell in one namespace and store the output of each in ``notebook``.
 
     Raises:
-        Exception: Any error of a cell.
+        Exception: Any error that a cell raises.
     """
     import matplotlib
 

@@ -13,7 +13,7 @@ WIDTH = "96"
 
 
 def commands() -> str:
-    """Return the ``--help`` text of every command."""
+    """Return a Markdown page with the ``--help`` text of every command."""
     os.environ.update(COLUMNS=WIDTH, TERMINAL_WIDTH=WIDTH, NO_COLOR="1")
     parts = ["# Commands\n\nWhat `pinn COMMAND --help` prints."]
     for command in COMMANDS:

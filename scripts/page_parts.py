@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write_part(pages: Iterable[Path], name: str, part: str) -> None:
-    """Write a part between its two marks, on every page that has the marks."""
+    """Replace the text between the two marks of a generated part, on every page with the marks."""
     begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
     found = [page for page in pages if begin in page.read_text()]
     if not found:

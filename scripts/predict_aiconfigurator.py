@@ -136,7 +136,7 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first prediction that a recipe gives, or the last recipe's reason for none."""
+    """Return the first prediction that a recipe gives, or why the last recipe gives none."""
     from aiconfigurator.cli.api import cli_estimate
 
     reason = "no recipe"
@@ -147,7 +147,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
         version = _database_version(arguments["system_name"], arguments["backend_name"])
         try:
             answer = cli_estimate(**arguments, backend_version=version)
-        except Exception as error:  # many error types, for missing data or memory
+        except Exception as error:  # raised with many types, for missing data or memory
             reason = kind_of_failure(error)
             continue
         ttft_s, tpot_s = answer.ttft * MILLISECOND, answer.tpot * MILLISECOND
@@ -165,7 +165,7 @@ def kind_of_failure(error: Exception) -> str:
 
 @cache
 def _database_version(system: str, engine: str) -> str:
-    """Return the version of an engine's newest tables on a GPU; cached, as look-ups are slow."""
+    """Return an engine's version in its newest kernel tables of a GPU; cached, as this is slow."""
     from aiconfigurator.sdk.perf_database import get_latest_database_version
 
     version = get_latest_database_version(system=system, backend=engine)
@@ -175,7 +175,7 @@ def _database_version(system: str, engine: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Predict every scored row, and write the predictions to ``folder``."""
+    """Predict every scored observation, and write the predictions to ``folder`` as CSV."""
     readers = (read_silicon, read_engines, read_other_campaign)
     rows = predict(pd.concat([reader()[0] for reader in readers], ignore_index=True))
     write_frame(rows, folder / PEERS[PACKAGE], float_format="%.6g")

@@ -30,12 +30,13 @@ PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
 #: Number of tokens per hash of a trace, the package's default; prompts with equal hashes share
 #: these tokens.
 TRACE_BLOCK = 512
-#: Default of ``max_num_seqs``, vLLM's own default on these GPUs (data/engines/defaults.csv).
+#: Value of ``max_num_seqs`` if none is given: vLLM's default on these GPUs
+#: (data/engines/defaults.csv).
 SEATS = 1024
 
 
 def predict(observations: pd.DataFrame) -> list[tuple[str, float, float, str, str]]:
-    """Return the predicted mean TTFT and TPOT of each observation, in order, with ``COLUMNS``.
+    """Return one row of ``COLUMNS`` per observation, in order, with predicted mean TTFT and TPOT.
 
     Raises:
         PinnError: If the package is missing or has another version.
@@ -84,7 +85,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
 
 
 def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
-    """Return the server's settings, with the package's defaults for missing settings."""
+    """Return the settings of the simulated server, with the package's defaults for missing ones."""
     names = {
         "tp_size": "tensor", "attention_dp_size": "attention_data",
         "moe_tp_size": "moe_tensor", "moe_ep_size": "moe_expert",
@@ -103,7 +104,7 @@ def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first prediction that a recipe gives, or the last recipe's reason for none."""
+    """Return the first prediction that a recipe gives, or why the last recipe gives none."""
     from aisimulate.config.cli import CorePredictionConfig
     from aisimulate.predict import PredictionExecutionError, run_prediction
     from aisimulate.runner import EngineReplayRunnerFactory
@@ -119,7 +120,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
             checked = CorePredictionConfig.model_validate(stated)
             try:
                 found = run_prediction(checked, stack="engine", runner_factory=factory).summary
-            except PredictionExecutionError as error:  # missing kernels or memory
+            except PredictionExecutionError as error:  # kernel tables or memory are missing
                 why = kind_of_failure(error)
                 continue
             ttft_s, tpot_s = (found[f"mean_{name}_ms"] * MILLISECOND for name in ("ttft", "tpot"))
@@ -128,7 +129,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
 
 
 def main(folder: Path) -> None:
-    """Predict every scored row on all cores, and write the predictions to ``folder``."""
+    """Predict every vLLM observation on all cores, and write the predictions to ``folder``."""
     rows = read_silicon()[0]
     parts = [part for _, part in rows.groupby(["gpu", "model", "precision"])]
     with ProcessPoolExecutor() as pool:

@@ -20,7 +20,7 @@ REFUSALS = "data/engines/refusals.csv"
 _FLAGS = ("flag", "Flag", "cost")
 #: Minimum number of words of a sentence, and of a string that counts as prose.
 _WORDS_OF_SENTENCE, _WORDS_OF_STRING = 4, 5
-#: Maximum context: lines of code under a comment, and characters of the statement of a string.
+#: Maximum context shown: lines of code under a comment, and characters of a string's statement.
 _LINES_OF_CODE, _CODE_CHARACTERS = 3, 300
 _WORD = re.compile(r"(?<![\w{.'\"/-])[A-Za-z][a-z]+(?=$|[ .,;:])")
 #: Pattern of strings that are no prose: regular expressions, patterns of log lines, and code.
@@ -171,7 +171,7 @@ def _name(value: ast.expr) -> str:
 
 
 def _sentences(page: Path) -> Iterator[Piece]:
-    """Yield the sentences of a page, each with its heading and the sentence before it."""
+    """Yield the sentences of a docs page, each with its heading and the sentence before it."""
     name, text = str(page.relative_to(ROOT)), _SKIPPED.sub("\n\n", page.read_text())
     for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
         heading, _, body = section.partition("\n")

@@ -28,13 +28,13 @@ FIELDS = ("engine", "part", "model_type", "architecture", "absent", "since")
 
 
 def architectures() -> dict[str, str]:
-    """Return ``model_type`` -> architecture, from the catalog's config.json files."""
+    """Return ``model_type`` -> architecture, from config.json files of the model catalog."""
     configs = [read_json(path) for _, path in sorted(catalog_files().values(), reverse=True)]
     return {c["model_type"]: c["architectures"][0] for c in configs if c.get("architectures")}
 
 
 def served(folder: Path) -> set[str]:
-    """Return the architectures that a release serves."""
+    """Return the names of the model architectures that a release serves."""
     registry = folder / "vllm/model_executor/models/registry.py"
     if registry.exists():
         return set(re.findall(r'"(\w+)":\s*\(', registry.read_text()))
@@ -63,7 +63,7 @@ PARTS = (("vllm", "model", served), ("vllm", "mtp", drafting), ("sglang", "model
 
 
 def main(root: Path) -> None:
-    """Write the table from all releases in the folder ``root``."""
+    """Write architectures.csv from all releases in the folder ``root``."""
     known, rows = sorted(architectures().items()), []
     for engine, part, read in PARTS:
         folders = {

@@ -27,7 +27,7 @@ from page_parts import write_part
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Column, Grid
 
-# The tests have the functions that write the files.
+# The tests have the functions that write benchmark files and traces.
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / each) for each in ("", "data/benchmarks", "training/calibration")]
 
@@ -51,7 +51,7 @@ def journeys(trials: int) -> Scores:
 
 
 def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
-    """Return the table of medians and means, over all models and for each held-out model."""
+    """Return the table of median and mean errors, over all models and for each held-out model."""
     shown = table[["model", "figure"]].copy()
     for side in ("before", "after"):
         median, mean = (table[f"{side}_{name}"].map("{:.1f}".format) for name in ("median", "mean"))
@@ -60,7 +60,7 @@ def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
 
 
 def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
-    """Return the table of medians and worst pairs; a server with inconsistent loads is separate."""
+    """Return load pairs' median and worst errors; a server with inconsistent loads is separate."""
     names = ("n", "before_median", "median", "worst")
     return pd.DataFrame(
         {"servers": side} | {name: round(figures[f"{side}_{name}"], 2) for name in names}
@@ -69,7 +69,7 @@ def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
 
 
 def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
-    """Return the table unchanged."""
+    """Return the table of scores unchanged."""
     return table.round(2)
 
 
@@ -84,7 +84,7 @@ PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = 
 
 
 def markdown(shown: pd.DataFrame) -> str:
-    """Return a part's table as Markdown, with the name of the checkpoint."""
+    """Return the table of scores as Markdown, with the name of the checkpoint."""
     is_number = pd.api.types.is_numeric_dtype
     grid = Grid([Column(name.replace("_", " "), not is_number(shown[name])) for name in shown])
     for row in shown.itertuples(index=False):
@@ -93,7 +93,7 @@ def markdown(shown: pd.DataFrame) -> str:
 
 
 def main(part: str, trials: int = 200, page: Path | None = None) -> None:
-    """Print the tables of one part or of all; ``trials`` is the number of round trips."""
+    """Print the tables of one part or of all; ``trials`` counts simulated servers."""
     if part not in (*PARTS, "all"):
         raise typer.BadParameter(f"part {part!r}: give one of {', '.join(PARTS)} or all")
     for name in PARTS if part == "all" else [part]:

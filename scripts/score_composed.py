@@ -41,7 +41,7 @@ from pinn.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Folds:
-    """Predictors by step times summed from kernels, fitted without each model."""
+    """Predictors with step times summed from kernels, one fitted without each measured model."""
 
     whole: Composed
     without: tuple[tuple[ModelSpec, Composed], ...]
@@ -61,7 +61,7 @@ class Folds:
 
 
 def learn(overrides: Sequence[str]) -> Folds:
-    """Fit the calibration factors of each fold, and of all data, as train.py would."""
+    """Fit the calibration factors without each fold's model, and to all data, as train.py would."""
     config = typed(compose_config(list(overrides)))
     measured = read_measured(config)
     models = {d.model.name: d.model for d in measured.rows.deployments}
@@ -83,7 +83,7 @@ def main(
     against: Path | None = None,
     alone: str | None = None,
 ) -> None:
-    """Write the scorecard, and print it or its comparison with another scorecard."""
+    """Write the scorecard to ``out``, and print it or its comparison with ``against``."""
     paths = {
         name: [Path(path) for path in old_names.variable(name).split(os.pathsep) if path]
         for name in ("PINN_HELD_OUT_RUNS", "PINN_WHOLE_STEPS", "PINN_PUBLIC_MEASUREMENTS")
@@ -95,7 +95,7 @@ def main(
     if against is None:
         print(panel.panel_grid(panel.group_scores(found)).markdown())
         return
-    noise = pd.Series(0.0, found["group"].unique())  # no network, so no noise
+    noise = pd.Series(0.0, found["group"].unique())  # no network, so no training noise
     table, verdict = panel.compare_panels(panel.read_panel(against), found, noise, alone)
     print(f"{panel.panel_grid(table).markdown()}\n\nB is {verdict}.")
 

@@ -47,16 +47,15 @@ _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
 #: Number of GPUs per machine. SGLang's servers on more GPUs are assumed to exchange tokens by
 #: DeepEP, as ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 states (not read again).
 _MACHINE_RANKS = 8
-#: Value of ``--chunked-prefill-size`` in SGLang's aggregated scripts
-#: (``data/engines/launch_facts.csv``). All other servers have their engine's default budget, like
-#: vLLM's servers.
+#: (Number format, GPU) -> ``--chunked-prefill-size`` in SGLang's aggregated scripts
+#: (``data/engines/launch_facts.csv``). All other servers, and vLLM's, have their engine's default.
 _CHUNKS = {
     ("nvfp4", "b200_sxm"): 16384,
     ("fp8_block", "b200_sxm"): 32768,
     ("fp8_block", "h200_sxm"): 32768,
 }
 _USUAL_TOKENS = 8192
-#: Share of memory for weights and KV cache, large enough for all requests, since rows whose
+#: Share of GPU memory for weights and KV cache, large enough for all requests, since rows whose
 #: requests waited for memory are excluded.
 _MEMORY_SHARE = 0.97
 #: TensorRT-LLM's default ``max_num_tokens``, and the multiple and margin of its scripts' budgets.
@@ -69,11 +68,11 @@ _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_wo
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows without servers per pool, so that batch sizes are unknown."""
+    """Return a mask of rows without numbers of servers per pool, whose batch sizes are unknown."""
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
-#: Rules by which rows are refused, in order of application.
+#: Reason -> rule by which rows are refused, in order of application.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "copy of a measurement in another dump": engine_deployments.copy_of_a_row,
@@ -82,7 +81,7 @@ DISAGGREGATED_FILTERS = {
 
 
 class MeasuredPools(NamedTuple):
-    """Pools of one measured row, ready for simulation.
+    """Prefill and decode servers of one measured row.
 
     Attributes:
         prefill: Deployment of a prefill server.
@@ -123,7 +122,7 @@ def read_disaggregated() -> tuple[pd.DataFrame, ReadReport]:
 
 
 def measured_pools(row: pd.Series) -> MeasuredPools:
-    """Return the pools of a row of :func:`read_disaggregated`."""
+    """Return the prefill and decode servers of a row of :func:`read_disaggregated`."""
     prefill, decode = ((_server(row, pool), int(row[f"{pool}_num_workers"])) for pool in POOLS)
     return MeasuredPools(*prefill, *decode)
 
@@ -199,7 +198,7 @@ def _spreads_experts(row: pd.Series, pool: str) -> bool:
 # step(B)`` for its first token, except for its first request: all first requests are sent at once,
 # so each waits for half of them on average. Transfers and the API server are ignored.
 
-#: Mean length relative to the nominal length.
+#: Mean prompt or output length relative to the nominal length.
 _LENGTH = sum(LENGTH_RANGE) / 2
 _HALVINGS = 40
 
@@ -210,7 +209,7 @@ class SteadyState(NamedTuple):
     Attributes:
         tpot_s: Time per output token in seconds.
         ttft_s: Time to first token in seconds.
-        batch: Mean number of requests on each decode rank.
+        batch: Mean number of decode requests in a step of each decode rank.
     """
 
     tpot_s: float
@@ -249,15 +248,15 @@ def steady_state(
     prompt_tokens: float,
     output_tokens: float,
 ) -> SteadyState:
-    """Solve for the batch by bisection: a larger batch makes steps longer and clients slower.
+    """Solve for the decode batch by bisection: larger batches make steps longer and clients slower.
 
     Args:
         pools: Servers of both pools.
         prefill: Latency model of a prefill server.
         decode: Latency model of a decode server.
         clients: Number of clients in the closed loop.
-        prompt_tokens: Mean prompt length.
-        output_tokens: Mean output length.
+        prompt_tokens: Mean prompt length in tokens.
+        output_tokens: Mean output length in tokens.
     """
     ranks = pools.decode_workers * pools.decode.recipe.data_parallel_size
     prompt_s, prompts_per_s = _prefill_pool(pools, prefill, prompt_tokens)
@@ -306,7 +305,7 @@ def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> f
 
 
 def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> float:
-    """Return the seconds of a decode step with at least one request."""
+    """Return the seconds of a decode step of ``batch`` requests, at least one."""
     requests = np.array([max(batch, 1.0)])
     return step_seconds(latency, decode_requests=requests, decode_context=context).item()
 
@@ -328,7 +327,7 @@ def pools_table(scores: pd.DataFrame) -> str:
 
 
 def main(every: int = 1, checkpoint: Path | None = None, out: Path | None = None) -> None:
-    """Print the refused rows and the table, using every ``every``-th row."""
+    """Print counts of refused rows and the table of errors, using every ``every``-th row."""
     rows, report = read_disaggregated()
     for reason, count in report.refused.items():
         print(f"{count:6,}  {reason}")

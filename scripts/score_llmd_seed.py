@@ -55,13 +55,13 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "bayesian ridge": lambda: make_pipeline(StandardScaler(), BayesianRidge()),
 }
 QUANTILE = 0.9
-#: Number of recorded rows that are added to a seed.
+#: Number of recorded rows that learners are fitted to, without and with seed data.
 FIRST = 100
 PROMPTS, RUNNING = [0, 100, 1000, 4000, 7000, 13_000], [0, 2, 4, 8, 16, 32]
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Return recorded or seed entries; recordings had no prefix caching, so its score is 0."""
+    """Return recorded or seed entries, with ``prefix_cache_score`` 0: no prefix was cached."""
     rows = pd.read_json(path, lines=True, convert_dates=False)
     return rows.assign(prefix_cache_score=0.0)
 
@@ -82,7 +82,7 @@ def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
 def scores(
     seed: pd.DataFrame, traces: dict[str, pd.DataFrame], learners: list[str]
 ) -> pd.DataFrame:
-    """Return median APE, quantile loss and coverage of each learner, by its training data."""
+    """Return median APE, quantile loss and coverage of each learner, by type of training data."""
     found = []
     for name, trace in traces.items():
         first = trace[:FIRST]
@@ -108,7 +108,7 @@ def scores(
 
 
 def by_bin(seed: pd.DataFrame, trace: pd.DataFrame, metric: str, learner: str) -> pd.DataFrame:
-    """Return the median ratio of predicted to measured, by prompt length and running requests."""
+    """Return median predicted / measured latency, by prompt length and running requests."""
     rows = evaluated(trace, metric)
     ratio = predicted(learner, metric, seed, rows) / rows[f"actual_{metric}_ms"]
     bins = [

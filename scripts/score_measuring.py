@@ -42,7 +42,7 @@ GPUS = ("A100", "H100", "H200", "B200", "L40S", "A10")
 
 
 def deployments(count: int) -> dict[str, Deployment]:
-    """Return label -> deployment for several models, each on the minimum GPUs with a KV cache."""
+    """Return label -> deployment for several models, each on the fewest GPUs with a KV cache."""
     found: dict[str, Deployment] = {}
     for gpu, model in product(GPUS, MODELS):
         for size in (1, 2, 4, 8):
@@ -66,7 +66,7 @@ def drawn(prior: Prior, seed: int) -> np.ndarray:
 
 
 def asked_loads(seed: int) -> list[AskedLoad]:
-    """Return four target loads, drawn at random."""
+    """Return four random loads whose latencies are the targets of the measurement."""
     draw = random.Random(seed)
     several = (1, draw.choice((4, 8, 16)), draw.choice((32, 64)), draw.choice((128, 192, 256)))
     return [
@@ -77,7 +77,7 @@ def asked_loads(seed: int) -> list[AskedLoad]:
 
 def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed: int
            ) -> Iterable[Wanted]:  # fmt: skip
-    """Return the batches that an order of measuring (design, grid, random) measures, in order."""
+    """Return the batches to measure, as ordered by ``arm`` (design, grid or random)."""
     if arm == "grid":
         return own_order(limits)
     if arm == "random":
@@ -90,7 +90,7 @@ def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed:
 
 def score(label: str, deployment: Deployment, noise: float, seed: int, folder: Path,
           minutes: Iterable[float] = MINUTES) -> pd.DataFrame:  # fmt: skip
-    """Return errors and intervals of the target metrics, by order of measuring and minutes."""
+    """Return errors and intervals of the target loads' metrics, by order of batches and minutes."""
     start = Start(None, None, None)
     prior = start.prior(deployment, start.coefficients(deployment))
     truth, limits = drawn(prior, seed), measuring.deployment_limits(deployment)
@@ -145,7 +145,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def main(count: int = 40, noises: tuple[float, float] = (0.01, 0.05)) -> None:
-    """Print the table of several deployments, then its rows as JSON."""
+    """Print the table of errors over ``count`` deployments, then its rows as JSON."""
     with tempfile.TemporaryDirectory() as folder:
         each = product(enumerate(deployments(count).items()), noises)
         tables = [score(*one, noise, seed, Path(folder)) for (seed, one), noise in each]

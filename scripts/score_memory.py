@@ -29,7 +29,7 @@ from pinn.memory.ledger import OTHER, kinds_of, memory_ledger
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
-#: Column of the table -> flag.
+#: Column of the table of cases -> engine flag.
 FLAGS = {
     "tensor_parallel": "tensor_parallel_size",
     "pipeline_parallel": "pipeline_parallel_size",
@@ -44,12 +44,12 @@ FLAGS = {
 }
 WHOLE = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len",
          "max_num_seqs", "max_num_batched_tokens", "block_size"}  # fmt: skip
-#: First release that is scored.
+#: First vLLM release whose errors are scored.
 SINCE = "0.10.2"
 
 
 def configuration_of(case: "pd.Series[Any]") -> dict[str, Any]:
-    """Return the flags of a logged start of a server."""
+    """Return model, GPU and engine flags of a logged start of a server."""
     given: dict[str, Any] = {
         "model": case["pinn_model"],
         "gpu": case["gpu"],
@@ -99,7 +99,7 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
 def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each deployment type's maximum error in percent, at least the P90 of vLLM's errors.
 
-    Errors are relative to visible memory.
+    Errors of KV memory are relative to the GPU memory that the server sees.
     """
     errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()
@@ -114,7 +114,7 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored_table(cases: Path) -> pd.DataFrame:
-    """Return every server start with a known model, and whether its release is ``scored``."""
+    """Return one row per server start with a known model, and whether its release is ``scored``."""
     table = pd.read_csv(cases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -125,7 +125,7 @@ def scored_table(cases: Path) -> pd.DataFrame:
 
 
 def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """Return name -> errors of the scored server starts, in percent."""
+    """Return name of a memory part -> errors of the scored server starts, in percent."""
     own = rows[rows["scored"]]
     tokens = own["tokens"].astype(float)
     found = {
@@ -137,7 +137,7 @@ def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 
 
 def main(cases: Path, write: bool = False) -> None:
-    """Print every server start and the errors."""
+    """Print logged and predicted memory of every server start, and the errors."""
     rows = scored_table(cases)
     print(rows.drop(columns=["kinds", "scored"]).round(2).to_string(index=False))
     for name, each in errors(rows).items():

@@ -25,7 +25,7 @@ _IDLE_S = 1e-4
 
 @dataclass
 class _Decodes:
-    """Decodes that share one context length."""
+    """Group of decode requests that share one context length."""
 
     names: list[str]
     context: int
@@ -46,7 +46,7 @@ class SimulatedEngine:
 
     Attributes:
         deployment: Deployment of the engine.
-        beta: Coefficients of the engine's steps.
+        beta: Step time coefficients of the engine, in SI units.
         limits: Maximum tokens and requests of the engine's steps.
         noise: Relative standard deviation of a step's time.
         random: Random number generator of the noise.
@@ -126,14 +126,14 @@ class SimulatedEngine:
         self._decodes += [_Decodes(names, *key) for key, names in fresh.items()]
 
     def _shared(self, prompt: list[int]) -> int:
-        """Return the number of cached tokens of a prompt: whole blocks, never the whole prompt."""
+        """Return a prompt's number of cached tokens: whole blocks, never the whole prompt."""
         block = self.limits.block
         other = self._known.get(tuple(prompt[:block])) if self.limits.shares else None
         alike = [*map(eq, prompt[:-1], other or ()), False]
         return alike.index(False) // block * block
 
     def _seconds(self, decodes: int, context: int, prompts: int, tokens: int, cached: int) -> float:
-        """Return the seconds of a batch, interpolated between two context lengths."""
+        """Return the step time of a batch in seconds, interpolated between two context lengths."""
         place = context / decodes / _GRID if decodes else 0.0
         low = int(place)
         near, far = (

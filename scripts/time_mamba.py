@@ -50,7 +50,7 @@ Calls = list[Callable[[], object]]
 
 
 class Shape(NamedTuple):
-    """Mamba-2's heads on one GPU; ``state`` is the number format in which scans write states."""
+    """Sizes of a Mamba-2 layer on one GPU; ``state`` is the number format of the scan's states."""
 
     nheads: int
     n_groups: int
@@ -60,12 +60,12 @@ class Shape(NamedTuple):
     state: torch.dtype = BF16
 
     def on(self, tensor_parallel_size: int) -> Shape:
-        """Return the shape on one of several GPUs; groups that cannot be divided are replicated."""
+        """Return a layer's shape on one of several GPUs; indivisible groups are replicated."""
         heads, groups = self.nheads // tensor_parallel_size, self.n_groups // tensor_parallel_size
         return self._replace(nheads=heads, n_groups=max(groups, 1))
 
 
-#: Model -> shape from its config.json.
+#: Models -> layer shape without tensor parallelism, from their config.json.
 MODELS = {
     "Nemotron-H-8B, Nemotron-3-Super": Shape(128, 8, 64, 128, 128, FP32),
     "Nemotron-H-56B": Shape(256, 8, 64, 256, 128),
@@ -80,7 +80,7 @@ MODELS = {
 
 
 def shapes() -> list[Shape]:
-    """Return the distinct shapes of every model at every tensor-parallel size."""
+    """Return the distinct layer shapes of all models at all tensor-parallel sizes."""
     cut = (model.on(tp) for model, tp in product(MODELS.values(), TENSOR_PARALLEL))
     return list(dict.fromkeys(cut))
 
@@ -179,7 +179,7 @@ class Layer:
         return {"scan": [scan], "convolution": [convolution]}
 
     def _inputs(self, tokens: int) -> tuple[Tensor, ...]:
-        """Return the output of one projection as the mixer splits it: strided views."""
+        """Return the input projection's output for ``tokens`` tokens, split into strided views."""
         s = self.shape
         inner, key = s.nheads * s.head_dim, s.n_groups * s.d_state
         whole = torch.randn(tokens, inner + self.channels + s.nheads, device=DEVICE, dtype=BF16)
@@ -200,7 +200,7 @@ class Layer:
 
 
 def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
-    """Return random slots of a pool of states, ``batch`` slots per tensor."""
+    """Return random slots of a pool of ``lines`` states, as tensors of ``batch`` slots."""
     return torch.randperm(lines, device=DEVICE).int().split(batch)
 
 
@@ -221,7 +221,7 @@ def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
-    """Return the blocks of eight tokens of each program (vllm/v1/attention/backends/utils.py)."""
+    """Return each Triton program's block of eight tokens (vllm/v1/attention/backends/utils.py)."""
     owner, number = _cut(sequences, tokens, 8)
     blocks = {"tot": len(owner), "mlist": owner, "mlist_len": len(owner), "offsetlist": None}
     names = ("batch_ptr", "token_chunk_offset_ptr")
@@ -230,7 +230,7 @@ def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
 
 
 def seconds(calls: Calls) -> float:
-    """Return the median seconds of a call, from replays of a CUDA graph of all calls."""
+    """Return the median GPU seconds of a call, from replays of a CUDA graph of all calls."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -250,9 +250,9 @@ def seconds(calls: Calls) -> float:
 
 
 def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object], Calls]]:
-    """Yield the columns of a row, and the calls to time."""
+    """Yield the columns that describe a row, and the kernel calls to time for the row."""
     shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
-    # Triton tunes the kernels with the first prompt length.
+    # Triton tunes the kernels for the first prompt length, so a medium one comes first.
     for sequences, tokens in sorted(PROMPTS, key=lambda prompt: prompt != (1, 2048)):
         if warm and sequences * tokens > WARM_TOKENS:
             continue

@@ -23,7 +23,7 @@ from torch import Tensor
 
 VOCABULARIES = (32_000, 128_256, 152_064)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
-#: Settings of requests, in addition to greedy sampling.
+#: Combinations of sampling settings to time, in addition to greedy sampling.
 SETTINGS = (
     (),
     ("draw",),
@@ -71,7 +71,7 @@ def drawn(requests: int, vocabulary: int) -> SimpleNamespace:
 
 
 def sample(logits: Tensor, requests: SimpleNamespace, settings: Sequence[str]) -> Tensor:
-    """Sample once from logits in bf16, ``[requests, vocabulary]``."""
+    """Return tokens sampled from logits in bf16, ``[requests, vocabulary]``."""
     values = logits.to(torch.float32)
     if "penalties" in settings:
         values = _penalized(values, requests)
@@ -141,7 +141,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def rows() -> Iterator[dict[str, object]]:
-    """Yield a row for every combination of setting, vocabulary and number of requests."""
+    """Yield a row of times for each combination of settings, vocabulary and requests."""
     for vocabulary, count in product(VOCABULARIES, REQUESTS):
         logits = torch.randn(count, vocabulary, device="cuda", dtype=torch.bfloat16) * 3
         requests = drawn(count, vocabulary)
@@ -157,7 +157,7 @@ def rows() -> Iterator[dict[str, object]]:
 
 
 def _captured(run: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that replays a call as a CUDA graph."""
+    """Capture a call as a CUDA graph, and return a function that replays the graph."""
     seconds(run)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

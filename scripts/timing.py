@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
-#: Command ``pinn`` as a separate process.
+#: Words that run the command ``pinn`` as a separate process.
 PINN = (sys.executable, "-m", "pinn.cli.main")
 
 
-#: Processes whose time counts: this process and its finished children, or only the children.
+#: Processes whose processor time counts: only finished children, or this process as well.
 CHILDREN = (resource.RUSAGE_CHILDREN,)
 ALL = (resource.RUSAGE_SELF, *CHILDREN)
 
@@ -44,7 +44,7 @@ def most_memory_bytes(command: Sequence[str]) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the memory of a process and its descendants in bytes (proportional set size)."""
+    """Return the memory use of a process and its descendants in bytes (proportional set size)."""
     return sum(map(_resident_bytes, _family(pid)))
 
 

@@ -35,7 +35,7 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASES, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
-#: Seed of deployments and batches; training uses small seeds.
+#: Seed of deployments and batches; larger than seeds of training, so that draws differ.
 SEED = 1_000_003
 
 
@@ -54,7 +54,7 @@ def catalogued(gpus: Sequence[str]) -> list[Deployment]:
 def errors(
     checkpoint_path: Path, released: Path, deployments: Sequence[Deployment]
 ) -> pd.DataFrame:
-    """Return the median, mean and 90 % quantile of errors in percent, one row per comparison."""
+    """Return median, mean and P90 of step time errors in percent, one row per comparison."""
     checkpoint = load_checkpoint(checkpoint_path)
     scalars = saved_scalars(checkpoint.metadata["scalars"])
     settings = KernelSettings(released=str(released), cache="cache")

@@ -145,7 +145,7 @@ def folded(command: str) -> str:
 
 
 def shown(command: str) -> str:
-    """Return a command, followed by its output."""
+    """Return a ``pinn`` command, followed by its output."""
     return f"```\n$ {folded(command)}\n{run(command)}\n```"
 
 
@@ -157,7 +157,7 @@ def run_on(load: str, command: str, columns: int = WIDTH) -> str:
 
 
 def simulation() -> str:
-    """Return a workload, the command that simulates it, and its output, with few coefficients."""
+    """Return a workload, a command that simulates it, and the output up to a few coefficients."""
     printed = run_on(LOAD, SIMULATE).splitlines()
     lines = [part for line in printed for part in wrap(line, WIDTH, break_on_hyphens=False)]
     table = next(i for i, line in enumerate(lines) if "coefficient" in line)
@@ -211,7 +211,7 @@ def alpha() -> str:
 
 
 def calibration(steps: Path) -> str:
-    """Return a table of errors after calibrations to the public steps, by trace interval."""
+    """Return a table of errors after calibration to public step summaries, by trace interval."""
     path = next(steps.glob("*codellama*.parquet"))
     rows = ["| fitted to | evaluated on | median APE (%) before | after |", "|---|---|---:|---:|"]
     with tempfile.TemporaryDirectory() as name:
@@ -225,7 +225,7 @@ def calibration(steps: Path) -> str:
 
 
 def _last_errors(path: Path, kind: str) -> str:
-    """Return a table row with a calibration's errors on the last 20 % of time."""
+    """Return a table row with a calibration's errors on the last 20 % of the recorded time."""
     found = json.loads(path.read_text())["calibration"]
     rows = [r for r in found["errors"] if (r["part"], r["kind"]) == (TEST, kind)]
     median = {row["coefficients"]: f"{100 * row['median']:.2f}" for row in rows}
@@ -234,7 +234,7 @@ def _last_errors(path: Path, kind: str) -> str:
 
 
 def memory_errors() -> str:
-    """Return a table with half-widths of the interval of KV memory by type of deployment."""
+    """Return a table of half-widths of the KV memory's prediction interval, by deployment type."""
     rows = read_rows(data_folder("engines") / "memory_errors.csv")
     shown = [(row["kind"], row["start_ups"], row["half_percent"]) for row in rows]
     return table(1, shown, "kind", "logs", "± % of visible memory")
@@ -247,13 +247,13 @@ def printed_from(start: str, command: str) -> str:
 
 
 def disaggregated() -> str:
-    """Return the table of errors on P/D servers."""
+    """Return the table of TPOT and TTFT errors on disaggregated (P/D) servers."""
     rows, _ = score_disaggregated.read_disaggregated()
     return score_disaggregated.pools_table(score_disaggregated.score_pools(rows, networks()))
 
 
 def decisions() -> str:
-    """Return the table of decisions on held-out models, without the text below the table."""
+    """Return the table of losses of decisions on held-out models, without the text below it."""
     table, _, _ = run("pinn evaluate decisions").partition("\nDeployments picked")
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
     return f"{small}\n```\n$ pinn evaluate decisions\n{table}\n```"
@@ -285,8 +285,8 @@ if "PINN_STEPS_DIR" in os.environ:
     PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
-#: Parts that take minutes to compute; the counts above their tables do not depend on the
-#: checkpoint.
+#: Name -> function of parts that take minutes to compute. The counts above the tables in these
+#: parts do not depend on the checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
     "engines": lambda: printed_from(
         "measured deployments, model held out", "pinn evaluate engines"
@@ -301,14 +301,14 @@ _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```
 
 
 def typed_plan(block: re.Match[str]) -> str:
-    """Run the plan of a page again with its load, and return the new text."""
+    """Return a page's plan block with the new output of its command under its load."""
     load, typed = block.groups()
     printed = run_on(load, typed.replace("\\\n", "").removeprefix("$ "), columns=200)
     return f"$ cat load.yaml\n{load}\n\n{typed}{printed}\n```"
 
 
 def main(scores: bool = False, plans: bool = False) -> None:
-    """Compute all parts, then write each part into its page."""
+    """Compute all generated parts, then write each part into its page."""
     made = {name: make() for name, make in (PARTS | (SCORES if scores else {})).items()}
     for name, part in made.items():
         write_part(PAGES, name, part)

@@ -24,7 +24,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-#: Flags of a server that no specification declares.
+#: Flag of the weight format, which no specification declares.
 FORMAT = Flag(
     "Number format of the weights: bf16, fp16, fp8, fp8_static (static activation scales), "
     "fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (or fp4) or "
@@ -42,7 +42,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
-    """Return name -> flag of all specifications; for servers also the flag of the weight format.
+    """Return name -> flag of all specifications; for servers also ``quantization``.
 
     Args:
         specifications: Dataclasses that declare flags.
@@ -107,7 +107,7 @@ def _in_python(option: re.Match[str]) -> str:
 def read_request(
     request: type[_Request], given: Mapping[str, object], *specifications: type, **own: object
 ) -> tuple[_Request, dict[str, Any]]:
-    """Return the request of a command, and the other flags, from keyword arguments.
+    """Return a command's request object, and the remaining flags, from keyword arguments.
 
     The launch command ``serve`` supplies the model and flags that arguments do not give; a warning
     names flags that are not modelled. ``quantization`` is returned as ``precision``.
@@ -190,7 +190,7 @@ def _typed(name: str, hint: Any, value: object) -> object:
             raise PinnError(f"{name} must be a path, got {value!r:.60}: give the path as text")
         return given_path(Path(value))
     flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
-    if kind is float and not limits:  # a float without limits may be infinite
+    if kind is float and not limits:  # a float field without limits accepts inf
         return flag.read(value, name)
     return checked_flag(flag, value, name)
 
@@ -203,7 +203,7 @@ def read_flags(
     *,
     by_name: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return flags in their types; a launch command supplies flags that are not given otherwise.
+    """Return flags converted to their types; a launch command supplies flags that are not given.
 
     Args:
         given: Flags, and the launch command as ``serve``.
@@ -213,8 +213,8 @@ def read_flags(
         by_name: Whether errors name a flag as in Python; otherwise as an option.
 
     Returns:
-        Flags, with ``precision`` for ``quantization`` and the ``model`` of the command; and lines
-        that report which parts of the command were used.
+        Flags as name -> value, with ``precision`` for ``quantization`` and the ``model`` of the
+        command; and lines that report which parts of the command were used.
 
     Raises:
         PinnError: If a flag has a bad value, or the command cannot be read.
@@ -246,7 +246,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"use {', '.join(sorted(known))}"
 
 
-#: Keys of a configuration that are not flags.
+#: Keys of a deployment's configuration that are not engine flags.
 _KEYS = frozenset({"model", "force"})
 
 
@@ -257,7 +257,7 @@ def launched(
     gpu: str | None,
     fields: Collection[str],
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the settings of a launch command, and of further engine flags.
+    """Return the flag values that a launch command and further engine flags set.
 
     Args:
         command: Launch command, as for ``--serve``; None without one.
@@ -268,7 +268,8 @@ def launched(
         fields: Names of the flags that apply to the calling function.
 
     Returns:
-        Configuration, and lines that report which parts of the command were used.
+        Model and flags as name -> value; and lines that report which parts of the command were
+        used.
 
     Raises:
         PinnError: If the command cannot be read, or starts another engine than the given one.
@@ -302,6 +303,6 @@ def launched(
 
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
-    """Return the GPU with the fewest features: one without compute capability 10.x, if any."""
+    """Return a GPU without compute capability 10.x, as it has fewer features; else the first."""
     gpus = map(load_gpu, comma_separated(gpu or ""))
     return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

@@ -20,7 +20,7 @@ from pinn.training.step_breakdowns import StepBreakdowns
 if TYPE_CHECKING:
     from pinn.training.teacher import Teacher
 
-#: Default batches of a breakdown.
+#: Batches that are broken down if the user gives none.
 _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 
@@ -56,9 +56,9 @@ def breakdown(
 def _teacher(
     folder: Path | None, checkpoint: Path, metadata: Mapping[str, Any]
 ) -> tuple[Teacher | None, dict[str, str]]:
-    """Return the fits to measured kernels with calibration factors, and sentences on their source.
+    """Return the fits to measured kernels with calibration factors, and text on their sources.
 
-    Return None and the reason if the fits to measured kernels are missing.
+    Return None and the reason if the folder of these fits is missing.
     """
     from pinn.kernels.surrogates import KernelSurrogates
     from pinn.training.teacher import Teacher, prior_scalars, saved_scalars

@@ -30,14 +30,14 @@ class Evaluation:
 
     Attributes:
         folder: Folder of results.csv, ranking.csv, decisions.csv and report.html.
-        summary: Files and verdicts, which the command prints in its last line.
+        summary: Written files and the verdict on each method, as the command's last line has them.
     """
 
     folder: Path
     summary: Mapping[str, Any]
 
     def table(self, name: str = "results") -> pd.DataFrame:
-        """Return a table: ``results``, ``ranking`` or ``decisions``."""
+        """Read a table of the folder: ``results``, ``ranking`` or ``decisions``."""
         return read_frame(self.folder / f"{name}.csv", "use results, ranking or decisions")
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Evaluation:
 
 @with_arguments(request=requests.SuiteRequest)
 def evaluate(**given: object) -> Evaluation:
-    """Score every method on every split and print the results, as ``pinn evaluate`` does.
+    """Score every prediction method on every data split, as ``pinn evaluate`` does.
 
     Args:
         **given: Keyword arguments listed below.
@@ -61,7 +61,7 @@ def evaluate(**given: object) -> Evaluation:
     from pinn.evaluation.config import compose_config, typed
 
     asked, _ = read_request(requests.SuiteRequest, given)
-    # Without new fits, nothing is written to the working directory.
+    # A run without new fits writes to the cache folder, not to the working directory.
     place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if asked.fast else []
     fast = f"fast={str(asked.fast).lower()}"
     try:
@@ -78,10 +78,10 @@ def evaluate(**given: object) -> Evaluation:
 
 @with_arguments(request=requests.DecisionsRequest)
 def evaluate_decisions(path: str | Path | None = None, **given: object) -> ScoreTable:
-    """Score deployments that predictions choose, as ``pinn evaluate decisions`` does.
+    """Score the deployments that predictions would choose, as ``pinn evaluate decisions`` does.
 
     Args:
-        path: predictions.csv of an experiment. [default: the file of the checkpoint]
+        path: predictions.csv of an evaluation. [default: the file of the checkpoint]
         **given: No further arguments.
 
     Raises:
@@ -136,7 +136,7 @@ def evaluate_serving_runs(
 
 @with_arguments(request=requests.EnginesRequest)
 def evaluate_engines(**given: object) -> ScoreTable:
-    """Score measured SGLang and TensorRT-LLM deployments, as ``pinn evaluate engines`` does.
+    """Score predictions of SGLang and TensorRT-LLM deployments, as ``pinn evaluate engines`` does.
 
     Args:
         **given: Keyword arguments listed below.
@@ -202,7 +202,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
         else scoring.read_panel(asked.against, "write a scorecard with 'pinn evaluate panel --out'")
     )
     if asked.widths:
-        read_calibration(path)  # fails before anything is simulated
+        read_calibration(path)  # an unreadable file is reported before any simulation
     if asked.steps is not None and learned_steps(path, asked.steps):
         warn_user(f"{asked.steps} is training data of {path}, so it is excluded from the scorecard")
     rows = panel_rows(path, asked.held_out_runs or (), asked.steps, asked.public or ())
@@ -231,7 +231,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
 
 @with_arguments(request=requests.DraftsRequest)
 def evaluate_speculation(**given: object) -> ScoreTable:
-    """Score deployments with unrecorded draft tokens, as ``pinn evaluate speculation`` does.
+    """Score predictions with unrecorded draft tokens, as ``pinn evaluate speculation`` does.
 
     Args:
         **given: Keyword arguments listed below.

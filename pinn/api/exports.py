@@ -28,7 +28,7 @@ class Written:
 
     Attributes:
         path: Path of the file or folder.
-        lines: Sentences on the content of the file, and on skipped configurations with reasons.
+        lines: Sentences on what was written, and on skipped configurations with reasons.
     """
 
     path: Path
@@ -172,12 +172,13 @@ def _configured(
     how: TableRequest | BlisRequest | LlmDRequest,
     release: str = "",
 ) -> tuple[Configured, list[str]]:
-    """Return configurations with coefficients, and a line for each reason to skip configurations.
+    """Return configurations with coefficients, and a line for each reason why some were skipped.
 
     Args:
         configurations: Configurations in any form that :func:`export_table` accepts.
         how: Settings of the export.
-        release: Release of vLLM for configurations that name none and have no coefficient file.
+        release: Release of vLLM for configurations that name no release and have no coefficient
+            file.
     """
     from pinn.export.configured import from_checkpoint, with_coefficient_files
 

@@ -12,7 +12,7 @@ from pinn.specs.flags import Flag
 from pinn.specs.model_variants import format_of
 from pinn.specs.serving import VLLM
 
-#: Names of flags whose values have further notations, such as ``32k``.
+#: Names of flags whose values engines also accept in other notations, such as ``32k``.
 _SPELLED = ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens")
 
 

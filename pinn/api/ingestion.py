@@ -41,7 +41,7 @@ class Ingested:
         return [name for name, table in listed.items() if table.get("rows")]
 
     def table(self, name: str) -> pd.DataFrame:
-        """Read a table by its name."""
+        """Return the rows of the table with this name."""
         found: pd.DataFrame = trace_tables.read_trace_tables(self.folder).table(name).to_pandas()
         return found
 
@@ -54,7 +54,7 @@ class Ingested:
 def ingest_vllm(
     traces: str | Path, out: str | Path, *, workers: int = 1, **given: object
 ) -> Ingested:
-    """Read the traces of an instrumented vLLM, as ``pinn ingest vllm`` does.
+    """Read the OpenTelemetry step traces of a vLLM server, as ``pinn ingest vllm`` does.
 
     Args:
         traces: File with one OTLP-JSON export on each line.
@@ -130,7 +130,7 @@ def ingest_benchmarks(
 
 
 def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
-    """Return the deployment that the flags describe; None without model and GPU."""
+    """Return the measured deployment that the flags describe; None without model and GPU."""
     if (asked.model is None) != (asked.gpu is None):
         raise PinnError("--model and --gpu must be given together: give both, or leave both out")
     return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)

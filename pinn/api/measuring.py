@@ -32,7 +32,8 @@ class MeasuringProgram:
 
     Attributes:
         arguments: Arguments with which the program starts the engine.
-        order: Batches in order, each with its information gain; empty for the default order.
+        order: Pairs of batch and information gain in the order of measurement; empty for the
+            default order.
         notes: Notes for the user on the order of the batches.
     """
 
@@ -93,7 +94,7 @@ def measure(
 
     Raises:
         PinnError: If such a deployment cannot be measured, a flag is mistyped, the model does not
-            fit, or Python cannot be run.
+            fit the GPU, or the Python interpreter cannot be run.
     """
     declared = {"model": model, "more": more, "say": say}
     wanted, flags = read_request(MeasureRequest, given, ServingSpec, **declared)
@@ -118,7 +119,7 @@ def measure(
 
 
 def _run(command: list[str]) -> int:
-    """Run the program to its end; the program handles SIGINT and SIGTERM itself."""
+    """Run the measuring program, which handles SIGINT and SIGTERM, and return its exit status."""
     try:
         program = subprocess.Popen(command)
     except OSError as error:
@@ -130,7 +131,7 @@ def _run(command: list[str]) -> int:
 def measuring_program(
     wanted: MeasureRequest, flags: Mapping[str, object], words: Sequence[str] = ()
 ) -> MeasuringProgram:
-    """Choose batches for a server, and write the program that measures them.
+    """Choose batches to time on a server, and return the program that times them.
 
     Args:
         wanted: Settings of the measurement, such as its duration.
@@ -139,7 +140,7 @@ def measuring_program(
 
     Raises:
         PinnError: If the engine cannot be measured, a flag is mistyped, or the model does not fit
-            and ``force`` is not set.
+            the GPU and ``force`` is not set.
     """
     # Mistyped flags are reported before the search for a GPU.
     if wanted.gpu is not None:
@@ -156,7 +157,7 @@ def measuring_program(
 
 
 def _check(flags: Mapping[str, Any]) -> None:
-    """Raise an error for deployments that cannot be measured.
+    """Raise an error for flags of a deployment that the measuring program cannot run.
 
     Raises:
         PinnError: If the flags request another engine, an older release, data parallelism or
@@ -184,7 +185,7 @@ def _check(flags: Mapping[str, Any]) -> None:
 
 
 def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Return flags as words of vLLM's command line.
+    """Return engine flags as words of vLLM's command line.
 
     Raises:
         PinnError: If vLLM cannot convert weights to the requested format.
@@ -202,10 +203,10 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
 def _design(
     wanted: MeasureRequest, model: str, flags: Mapping[str, Any], notes: list[str]
 ) -> list[tuple[str, float]]:
-    """Return batches in order with their information gains; empty, with a note, if unknown.
+    """Return batches to time with their information gains, in order; none, with a note, if unknown.
 
     Raises:
-        PinnError: If the model does not fit and ``force`` is not set.
+        PinnError: If the model does not fit the GPU and ``force`` is not set.
     """
     asked = [AskedLoad.read(text) for text in wanted.load or ()] or list(USUAL_LOADS)
     names = (str(card["name"]) for card in cards())

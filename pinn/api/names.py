@@ -30,11 +30,11 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return model -> types of its attention or recurrent layers as text."""
+        """Return model name -> types of its attention or recurrent layers, as text."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:
-        """Print the names, one per line; with ``mixers`` also the layer types."""
+        """Print the names, one per line; ``mixers`` adds types of attention or recurrent layers."""
         for name, kinds in (self.mixers() if mixers else dict.fromkeys(self.names, "")).items():
             if kinds:
                 say(f"{name:52}  {kinds}")
@@ -85,15 +85,15 @@ class KnownGpus:
 
     Attributes:
         specs: Datasheets in SI units, in the order of their names.
-        measured: GPU -> type of its training data; without training data predictions are
-            extrapolated.
+        measured: GPU -> type of its training data; predictions for a GPU without training data are
+            extrapolated from other GPUs.
     """
 
     specs: tuple[GpuSpec, ...]
     measured: Mapping[str, str]
 
     def table(self) -> pd.DataFrame:
-        """Return one row per GPU, in SI units."""
+        """Return a table of datasheets with one row per GPU, in SI units."""
         import pandas as pd
 
         return pd.DataFrame(self.to_json())

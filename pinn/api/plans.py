@@ -37,7 +37,7 @@ class PlannedFleet:
     plan: Plan
 
     def table(self) -> pd.DataFrame:
-        """Return one row per choice in SI units, with every flag, as in plan.csv."""
+        """Return one row per candidate of the plan in SI units, with every flag, as in plan.csv."""
         import pandas as pd
 
         return pd.DataFrame(choice_rows(self.plan))
@@ -47,15 +47,15 @@ class PlannedFleet:
         write_files(self.plan, Path(folder))
 
     def manifest(self) -> str:
-        """Return the recommended row as Kubernetes objects, in YAML.
+        """Return the recommended servers as Kubernetes objects, in YAML.
 
         Raises:
-            PinnError: If the engine has no command for a replica that spans machines.
+            PinnError: If a replica spans machines, and the engine has no launch command for this.
         """
         return manifest(self.plan)
 
     def print_report(self, folder: Path | None = None) -> None:
-        """Print the plan, and the folder of its files if they were saved."""
+        """Print the plan, and the folder of the plan's files if they were saved."""
         print_plan(self.plan, folder)
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ def plan(
     Args:
         workload: Load in any form that :func:`pinn.simulate` accepts, except closed loops. None if
             flags describe the load, such as ``input_len=1024, output_len=256``.
-        slo: Limits that the servers must meet, such as ``"p99 ttft<=2s"`` or
+        slo: Latency limits that the servers must meet, such as ``"p99 ttft<=2s"`` or
             ``"ttft<=1s, tpot<=40ms for 95 %"``; required.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
@@ -96,7 +96,8 @@ def plan(
             all candidates.
 
     Raises:
-        PinnError: If no candidate fits or meets the limits; the message has the nearest candidate.
+        PinnError: If no candidate fits its GPUs or meets the limits; the message names the
+            candidate that comes closest.
     """
     given = {"workers": 1, **given}
     where = {f.name: given.pop(f.name, None) for f in fields(WorkersRequest)}
@@ -128,7 +129,8 @@ def explore(
         Number of servers on the page. The page also lists servers that do not start.
 
     Raises:
-        PinnError: If a name or flag is unknown, no server starts, or a server cannot be shown.
+        PinnError: If a name or flag is unknown, no server starts, or a server cannot be shown on
+            the page.
     """
     own = {"out": out, "model": model, "gpu": gpu}
     asked, flags = read_request(ExploreRequest, given, ServingSpec, **own)

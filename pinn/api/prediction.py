@@ -41,10 +41,11 @@ if TYPE_CHECKING:
 
     from pinn.engines.configurations import Configuration
 
-    #: Configurations as a table, its rows, a grid (lists per key, or text), or a file of these.
+    #: Configurations as a table, rows of a table, a grid (lists per key, or text), or a file of
+    #: these.
     AnyConfigurations = pd.DataFrame | Iterable[Configuration] | Configuration | str | Path
 
-#: Default batches of a prediction.
+#: Batches whose step times are predicted if the user gives none.
 EXAMPLES = (
     "1 decode @ 700",
     "32 decode @ 700",
@@ -52,7 +53,7 @@ EXAMPLES = (
     "1 prefill 2048 @ 0",
     "1 prefill 512 @ 0 + 16 decode @ 600",
 )
-#: Default batches for a model that generates no tokens.
+#: Batches that replace ``EXAMPLES`` for a model that generates no tokens.
 POOLED_EXAMPLES = ("1 prefill 512 @ 0", "16 prefill 512 @ 0")
 
 
@@ -104,13 +105,13 @@ def predict(
 def network_prediction(
     checkpoint: Path, deployment: Deployment, configuration: Mapping[str, object] | None = None
 ) -> Prediction:
-    """Return a network's prediction of coefficients and intervals for a deployment.
+    """Return a network's prediction of a deployment's step time coefficients and intervals.
 
     Args:
         checkpoint: Path of the trained network.
         deployment: Deployment to predict.
         configuration: Configuration of the deployment as the user wrote it; the JSON output keeps
-            its names.
+            the names of model, GPU and format in it.
     """
     network = Surrogate.load(checkpoint)
     found = CoefficientSet(
@@ -137,7 +138,7 @@ def _prediction(
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:
-    """Return the coefficient set with model, GPU and format as the user named them."""
+    """Return the coefficient set with model, GPU and weight format as the user named them."""
     names = {k: configuration[k] for k in NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": names})
 
@@ -196,7 +197,7 @@ def arrow_table(
 
 
 def _texts(batch: object) -> list[str]:
-    """Return one or several batches as a list.
+    """Return the texts of one or several batches as a list.
 
     Raises:
         PinnError: If a batch is not a text.
@@ -209,7 +210,7 @@ def _texts(batch: object) -> list[str]:
 
 
 def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
-    """Return configurations as a list, from any of the forms that :func:`predict_many` accepts."""
+    """Return a list of configurations, from any of the forms that :func:`predict_many` accepts."""
     import pandas as pd
 
     if isinstance(configurations, str | Path):

@@ -35,19 +35,19 @@ SHARED = {
 }
 #: Other name -> current name of an argument, for functions and options.
 OTHER_NAMES = {"request_rate": "rate"}
-#: Pattern of a name and its help in the Options or Attributes of a docstring.
+#: Pattern of a name and its help in the Options or Attributes section of a docstring.
 _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without its last section, and name -> text of that section."""
+    """Return a docstring without its last section, and name -> help text from that section."""
     text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
     helps = {name: " ".join(said.split()) for name, said in _EXPLAINED.findall(listed)}
     return text.rstrip(), SHARED | helps
 
 
 def parameters_of(request: type, *, limits: bool = False) -> list[inspect.Parameter]:
-    """Return a keyword parameter for each field of a request; ``limits`` keeps limits of values."""
+    """Return a keyword parameter for each request field; ``limits`` keeps limits of values."""
     hints = get_type_hints(request, include_extras=limits)
     parameters = inspect.signature(request).parameters.values()
     return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]

@@ -1,4 +1,4 @@
-"""Arguments of the functions and commands that list, ingest, score and compare.
+"""Arguments of the functions and commands that list names, ingest, score and compare.
 
 As in :mod:`pinn.api.requests`, a field is an argument of the function and an option of the command.
 """
@@ -38,7 +38,7 @@ class IngestRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """Two sides of a comparison, and the compared method.
+    """Two checkpoints, coefficient files or evaluations to compare, and the compared method.
 
     Attributes:
         a: Checkpoint, coefficient file or evaluation.
@@ -169,7 +169,7 @@ class DraftsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelErrorsRequest:
-    """Table of errors of kernel surrogates.
+    """Table of the errors of kernel surrogates on held-out kernels.
 
     Attributes:
         path: CSV file of 'pinn kernels score'. [default: the file of the checkpoint]

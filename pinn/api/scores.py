@@ -1,4 +1,4 @@
-"""Errors of predictions: tables of scores, and comparisons of two sides."""
+"""Tables of prediction errors, and comparisons of two checkpoints, files or evaluations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ScoreTable:
     Attributes:
         table: One row per prediction, as written by the command's option ``--out``.
         text: Text that the command prints.
-        more: Further tables of the command's JSON document, by name.
+        more: Name -> further table in the command's JSON document.
         decimals: Format of the numbers that :meth:`save` writes; None for all digits.
     """
 
@@ -38,7 +38,7 @@ class ScoreTable:
     decimals: str | None = None
 
     def save(self, path: str | Path) -> None:
-        """Write the table to a CSV file."""
+        """Write the table of errors to a CSV file."""
         write_frame(self.table, Path(path), float_format=self.decimals)
 
     def to_json(self) -> dict[str, Json]:
@@ -60,8 +60,8 @@ def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
         **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If a side has another format or lacks the method, or if the sides have nothing
-            in common.
+        PinnError: If ``a`` and ``b`` have different formats or nothing in common, or one lacks the
+            method.
     """
     from pinn.evaluation import sides
 
@@ -71,10 +71,11 @@ def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
 
 @dataclass(frozen=True)
 class Results:
-    """Errors on held-out models and GPUs, or counts of measurements.
+    """Prediction errors on held-out models and GPUs, or counts of measurements.
 
     Attributes:
-        table: One row per split, held-out part, method and metric; or per engine and release.
+        table: Errors, one row per split, held-out part, method and metric; or counts of
+            measurements, one row per engine and release.
         measured: Whether the table has counts of measurements instead of errors.
     """
 
@@ -82,7 +83,7 @@ class Results:
     measured: bool = False
 
     def show(self, markdown: bool = False, models_only: bool = False) -> None:
-        """Print one screen; with ``markdown`` print every method and every part of the data.
+        """Print one screen of rows; with ``markdown`` rows of every method and part of the data.
 
         Args:
             markdown: Whether to print Markdown tables.
@@ -120,7 +121,7 @@ class Results:
 
 @with_arguments(request=ResultsRequest)
 def results(path: str | Path | None = None, **given: object) -> Results:
-    """Read errors on held-out models and GPUs, as ``pinn results`` does.
+    """Read prediction errors on held-out models and GPUs, as ``pinn results`` does.
 
     >>> found = results(metric="ttft")
     >>> set(found.table["metric"])
@@ -132,7 +133,7 @@ def results(path: str | Path | None = None, **given: object) -> Results:
         **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If the table does not exist, or lacks the metric.
+        PinnError: If the file does not exist, or has no rows of the metric.
     """
     from pinn.evaluation import metrics
 
@@ -160,7 +161,7 @@ def _measured_grid(found: pd.DataFrame) -> Grid:
 
 
 def _measured_screen(found: pd.DataFrame) -> Grid:
-    """Return a table for a terminal: one line for each release, model and GPU that was measured."""
+    """Return a terminal table of measurement counts: one line per release, model and GPU."""
     grid = _measured_grid(found.rename(columns={"configurations": "setups"}))
     rows = [Row([cell.replace(" ", "\n") for cell in row.cells]) for row in grid.rows]
     columns = [replace(column, folds=False) for column in grid.columns]
@@ -171,7 +172,7 @@ def _measured_screen(found: pd.DataFrame) -> Grid:
 def kernels_score() -> ScoreTable:
     """Score kernel surrogates on held-out kernels, as ``pinn kernels score`` does.
 
-    The fits need 10 to 15 minutes on one core.
+    Fitting the surrogates takes 10 to 15 minutes on one core.
     """
     import torch
 
@@ -192,7 +193,7 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
         **given: No further arguments.
 
     Raises:
-        PinnError: If the file does not exist or is no such table.
+        PinnError: If the file does not exist or is no table of kernel errors.
     """
     from pinn.kernels.heldout import TABLE_COLUMNS, operator_grid
 
@@ -211,7 +212,7 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
 def kernels_mixers() -> ScoreTable:
     """Score roofline fits of linear and sparse attention, as ``pinn kernels mixers`` does.
 
-    The fits need a minute.
+    Fitting takes a minute.
     """
     from pinn.kernels.heldout import error_grid, mixer_errors
 

@@ -10,7 +10,7 @@ from pinn.common.files import CHECKPOINT_VARIABLE, find_checkpoint
 from pinn.common.progress import status
 from pinn.errors import PinnError, warn_user
 
-#: Packages that the service needs, as errors name them.
+#: Packages that the service needs, for the error if one is missing.
 _PACKAGES = "fastapi uvicorn prometheus-client"
 
 
@@ -37,7 +37,7 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         raise PinnError(f"serve needs {error.name}: run 'pip install {_PACKAGES}'") from error
     checkpoint = find_checkpoint(asked.checkpoint)
     if asked.checkpoint is not None:
-        os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # for worker processes
+        os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # read by workers
     with listening.listen(asked.host, asked.port) as socket:
         is_local = listening.is_local(socket)
         if not is_local:

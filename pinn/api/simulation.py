@@ -119,7 +119,7 @@ def sweep(
     4.0
 
     Args:
-        rate: Mean requests per second of each run.
+        rate: Mean request rates to simulate, in requests/s.
         workload: Workload in any form that :func:`simulate` accepts.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
@@ -138,7 +138,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Return ``given`` without the arguments of pools and fleets, and a request with these."""
+    """Return ``given`` without arguments of pools and fleets, and a request of these arguments."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 
@@ -176,7 +176,7 @@ def served(
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
-    """Return the requested rate as a list; an empty list without a rate."""
+    """Return the requested rate in requests/s as a list; an empty list without a rate."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
@@ -187,7 +187,7 @@ def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
 
 
 def read_rates(text: str | None) -> list[float]:
-    """Parse comma-separated rates in requests/s; return an empty list for None.
+    """Return comma-separated rates in requests/s as numbers; an empty list for None.
 
     Raises:
         PinnError: If a rate is no number.
@@ -238,7 +238,7 @@ def simulation_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> Job:
-    """Return the simulation of a load on a server; flags override the request."""
+    """Return the inputs of a simulation of a load on a server; flags override the request."""
     of_engine, others = flags_apart(EngineSpec, flags)
     file, known, link = asked.coefficients, {}, {}
     if file is not None:
@@ -284,7 +284,7 @@ def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | N
 
 
 def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
-    """Return intervals of a run's metrics from held-out errors, or the reason for having none."""
+    """Return 90 % intervals of a run's metrics from held-out errors, or why there are none."""
     if not run.requests.finished.any():
         return Intervals(missing="no request was served")
     try:
@@ -301,7 +301,7 @@ def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
 
 
 def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals | None:
-    """Return intervals of a run's metrics from a file's posterior; None without a posterior."""
+    """Return intervals of a run's metrics from a coefficient file; None without a posterior."""
     if found.covariance is None or not run.requests.finished.any():
         return None
     prompt = "1 prefill 2048 @ 0"
@@ -455,7 +455,7 @@ def _kind_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None,
 ) -> Job:
-    """Return the simulation of one kind of a fleet's servers, as if it served the load alone."""
+    """Return the inputs of a simulation in which one kind of a fleet's servers serves the load."""
     named = {str(name).replace("-", "_"): value for name, value in kind.items()}
     of_engine, others = flags_apart(EngineSpec, named)
     own = canonical(others, "kinds: ")
@@ -465,7 +465,7 @@ def _kind_job(
 
 
 def _requests_table(workload: object) -> pd.DataFrame:
-    """Convert a load, given as a table or as a list of mappings, to a table.
+    """Convert a load, given as a table or as a list of mappings, to a table with a row per request.
 
     Raises:
         PinnError: If the load has another type.
@@ -500,6 +500,6 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
         try:
             yield path
         except PinnError as error:
-            # The user does not know the temporary file, so errors name the workload instead.
+            # The user does not know the temporary file's path, so errors name the workload instead.
             said = str(error).replace(str(path), "workload").replace(folder, "workload")
             raise type(error)(said) from None

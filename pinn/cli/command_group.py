@@ -26,7 +26,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 
 # Help of a command in plain text, because Typer's help cuts long option names at 80 columns.
 
-#: Mark that makes the formatter keep the lines of a paragraph.
+#: Mark that makes click's help formatter keep the line breaks of a paragraph.
 _VERBATIM = "\b\n"
 #: Pattern of an option's name, and replacement of its dashes while lines are wrapped.
 _OPTION = re.compile(r"--?[a-z][\w-]+")
@@ -49,7 +49,7 @@ class PlainHelpCommand(TyperCommand):
         own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
         args = old_names.current_options(args, own)
         for parameter in parameters:
-            if isinstance(parameter.envvar, list):  # outdated names of the variable are read, too
+            if isinstance(parameter.envvar, list):  # old variable names are read, too
                 old_names.variable(parameter.envvar[0])
         if any(parameter.name == "engine_words" for parameter in parameters):
             args, foreign = foreign_words(args, own)
@@ -98,14 +98,14 @@ class PlainHelpCommand(TyperCommand):
 
 
 def _engine_of(arguments: list[str]) -> str:
-    """Return the engine that the command line names, whose own flags are accepted."""
+    """Return the engine that the command line names; flags of this engine are accepted."""
     for i, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         value = value if equals else "".join(arguments[i + 1 : i + 2])
         if name == "--engine":
             return value.split(",")[0]
         if name == "--serve":
-            with suppress(PinnError):  # the error is raised when the command parses the option
+            with suppress(PinnError):  # the command raises the error when parsing the option
                 return launch_values.words_of(value).engine
     return VLLM
 
@@ -161,7 +161,7 @@ def _source(ctx: Any, parameter: Any) -> str:
 
 
 def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
-    """Return an option's name and its help, which ends with the option's other spellings."""
+    """Return an option's name, and its help with the option's other spellings at the end."""
     metavar = _EACH.sub(lambda found: f"<{found[1].lower()}>", record[0])
     record = (metavar.replace(" range>", ">"), record[1])
     long = [name for name in parameter.opts if name.startswith("--")]
@@ -179,7 +179,7 @@ def _short(parameter: Any, record: tuple[str, str]) -> tuple[str, str]:
 
 
 def _with_examples(text: str) -> str:
-    """Return paragraphs with examples on separate lines; continue long commands as in a shell."""
+    """Return help with examples on separate lines, and long commands continued as in a shell."""
     paragraphs = inspect.cleandoc(text).replace("Example: ", "Example:\n  ").split("\n\n")
     return "\n\n".join(_VERBATIM + _continued(p) if "\n  " in f"\n{p}" else p for p in paragraphs)
 
@@ -200,8 +200,9 @@ class Subcommand:
     """Name and help of a subcommand, which is imported when it runs.
 
     Attributes:
-        name: Name as typed, and name of the module with the function, or with ``app`` of several.
-        help: One line for the list of commands, shown without importing the module.
+        name: Name as typed, which is also the name of the module with the command's function, or
+            with the ``app`` of several subcommands.
+        help: Line for the list of commands, which is shown without importing the module.
     """
 
     name: str
@@ -236,7 +237,7 @@ class CommandGroup(PlainHelpGroup):
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the real command for an entry of the list; outdated names are accepted."""
+        """Return the imported command for a name in the list; outdated names are accepted."""
         word, *more = args
         if (current := old_names.COMMANDS.get(word)) in self._known:
             old_names.note(word, str(current))
@@ -266,7 +267,7 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
-#: Command that takes the server's flags from an ingested folder.
+#: Command that reads the server's flags from an ingested folder.
 _OF_INGESTED = "evaluate coefficients"
 
 
@@ -275,7 +276,7 @@ def _server_options() -> set[str]:
 
 
 def _usage(error: Any) -> str:
-    """Return the message of an error in the arguments, with a reference to the help."""
+    """Return the message of an error in the arguments, with a reference to the command's help."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     option = getattr(error, "option_name", None)

@@ -49,7 +49,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command ``pinn`` with the arguments of this process."""
     app(prog_name="pinn")
 
 

@@ -20,7 +20,7 @@ from pinn.specs.flags import FORCE, Flag, flags_of
 
 
 def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
-    """Return an option for a file to write, which checks the file name's suffix.
+    """Return an option that names a file to write and checks the suffix of the name.
 
     With one suffix, a name without a suffix is also accepted. Without suffixes, the option names a
     folder.
@@ -39,11 +39,11 @@ JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_
 Details = Annotated[
     bool, typer.Option("--details", help="Print all details instead of one screen.")
 ]
-#: Path of a checkpoint; :data:`pinn.api.requests.SHARED` has the help of the option.
+#: Type of the option for a checkpoint; :data:`pinn.api.requests.SHARED` has its help text.
 Checkpoint = Path | None
 
 _TRACES = "Fit to traces"
-#: Names and panels of options that do not follow from the argument's name and type.
+#: Options whose names or panel headings do not follow from the argument's name and type.
 _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
     "SimulationRequest.slo": typer.Option("--slo", "--goodput"),
@@ -80,11 +80,12 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
 
 
 def asked(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn a function into a command with options for its arguments and for its requests' fields.
+    """Turn a function into a command, with options for its arguments and its requests' fields.
 
     The help of options comes from the section Options of the docstring, and from the Attributes of
     the requests. The ``PANEL`` of a request is the heading of its options. An argument or field may
-    be ``Annotated`` with further settings for Typer. The command is called with the request.
+    be ``Annotated`` with further settings for Typer. The function is called with request objects
+    made of the given options.
     """
     signature = inspect.signature(command, eval_str=True)
     requests: dict[str, Any] = {
@@ -114,7 +115,7 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _request_options(request: type) -> list[inspect.Parameter]:
-    """Return an option for each field of a request."""
+    """Return an option for each field of a request class."""
     _, helps = explained(request, "Attributes")
     panel = getattr(request, "PANEL", None)
     return [
@@ -131,13 +132,13 @@ def _named(name: str, annotation: object) -> inspect.Parameter:
 def _described(
     name: str, hint: Any, helps: Mapping[str, str], owner: str = "", panel: str | None = None
 ) -> object:
-    """Return an argument's type, annotated with an option that has a help and a heading."""
+    """Return an argument's type, annotated with an option that has a help text and a heading."""
     spelled = _SPELLED.get(f"{owner}.{name}", _SPELLED.get(name)) if owner else None
     limits = Flag()
     if get_origin(hint) is Annotated:
         hint, own = get_args(hint)
         spelled, limits = (spelled, own) if isinstance(own, Flag) else (own, limits)
-    # Boolean options have no --no- form unless one is spelled out.
+    # Boolean options have no --no- form unless _SPELLED declares one.
     option = copy(spelled) if spelled else typer.Option(f"--{name.replace('_', '-')}")
     option.min, option.max = limits.least, limits.most
     option.help = option.help or helps.get(name)
@@ -145,7 +146,7 @@ def _described(
     return Annotated[hint, option]
 
 
-# Engine flags as options; a flag that is not given keeps the engine's default.
+# Engine flags as options; a flag that is not given has the engine's default.
 
 _PANEL = "Engine, with flags named as in vLLM or in the chosen engine"
 

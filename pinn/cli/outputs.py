@@ -1,4 +1,4 @@
-"""Outputs of commands: checks of paths before anything runs, and writing of results as JSON."""
+"""Checks of a command's output paths before it runs, and writing of results as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Exit status if files were read and results written, but parts of files were skipped.
+#: Exit status if results were written, but some input files or lines could not be read.
 PARTLY_READ = 3
 
 # Checks of output paths: the folder exists, and no input is overwritten.
@@ -32,10 +32,11 @@ _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.js
 
 
 def check_outputs(given: Sequence[tuple[str, object]]) -> None:
-    """Refuse outputs whose folder does not exist, and outputs that would replace an input.
+    """Raise an error for outputs whose folder does not exist, or that would replace an input.
 
     Args:
-        given: Pairs of option (or argument) and value; values that are no paths are ignored.
+        given: Pairs of an option's (or argument's) name and its value; values that are no paths are
+            ignored.
 
     Raises:
         PinnError: If an output is refused; the message has the path and the remedy.
@@ -46,7 +47,7 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
             continue
         if is_standard_output(path):
             raise PinnError(f"{option} -: only --json can write to standard output: give a file")
-        if path.is_dir() and option != "--out":  # some commands write a folder
+        if path.is_dir() and option != "--out":  # some commands write a folder to --out
             raise PinnError(f"{option} {path} is a folder: give a file")
         if not path.parent.is_dir():
             fault = f"the folder {path.parent} does not exist"
@@ -63,7 +64,7 @@ def is_standard_output(path: Path) -> bool:
 
 
 def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
-    """Refuse a file whose suffix belongs to no supported format.
+    """Raise an error for a file to write whose suffix belongs to no supported format.
 
     Args:
         path: File to write; a device may have any format.
@@ -86,7 +87,7 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def _is_same(output: Path, other: Path, is_output: bool) -> bool:
-    """Return whether two paths are the same file, or the output is a file of an input folder."""
+    """Return whether an output is the same file as another path, or a file of an input folder."""
     try:
         if is_output or not (output.exists() and other.exists()):
             return is_output and output.resolve() == other.resolve()

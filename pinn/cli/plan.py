@@ -104,7 +104,7 @@ def plan(
         if out is not None:
             found.save(out)
     found.print_report(out)
-    if manifest is not None:  # last, as this raises an error without a recommendation
+    if manifest is not None:  # last: without a recommendation this raises an error
         write_whole(manifest, found.manifest())
     if signals:
         raise typer.Exit(128 + signals[0])

@@ -92,7 +92,7 @@ def simulate(
 
 
 def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationRequest:
-    """Return the request with limits that are separate words, as in ``--slo ttft:900 tpot:50``."""
+    """Return the request with SLO limits that are separate words: ``--slo ttft:900 tpot:50``."""
     for word in more:
         if asked.slo is None or ":" not in word:
             raise PinnError(
@@ -102,7 +102,7 @@ def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationReq
 
 
 def _refuse_of_one_run(rates: list[float], **given: object) -> None:
-    """Raise an error for options of a single run if several rates are given."""
+    """Raise an error for options that apply to a single run, if several rates are given."""
     if len(rates) < 2:
         raise PinnError("--plot needs several rates: give, for example, --rate 1,2,4,8")
     for name, value in given.items():

@@ -20,7 +20,7 @@ from pinn.common import files
 from pinn.errors import PinnError
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Start time of the process. A file that changed later is not the code that runs.
+#: Start time of the process. A source file that changed later is not the code that runs.
 _STARTED = time.time()
 
 _TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
@@ -29,12 +29,12 @@ _IMPORT = re.compile(
 )
 _DATA = re.compile(r'\bdata_folder\("([^"]+)"\)')
 
-#: Function or class (also with bound arguments), module, or name of a module.
+#: Code to digest: a function or class (also with bound arguments), a module, or a module's name.
 Decider = Callable[..., object] | ModuleType | str
 
 
 def code_digest(*deciders: Decider) -> str:
-    """Return the SHA-256 of all code behind functions, classes or modules.
+    """Return the SHA-256 of all code, data and libraries that functions, classes or modules use.
 
     Raises:
         PinnError: If a function, class or module has no source file.
@@ -111,7 +111,7 @@ def _imports(text: str) -> Iterator[str]:
 
 @cache
 def _source_file(name: str) -> Path | None:
-    """Return a module's source file; outside this package, only if the module is imported."""
+    """Return a module's source file; for modules of other packages, only if they are imported."""
     place = _ROOT.joinpath(*name.split("."))
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
     places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))

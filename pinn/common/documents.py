@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
-#: Maximum bytes of a line of a trace or log. Such files may be of any length, and a hole in a
-#: sparse file counts as a line.
+#: Maximum bytes of a line of a trace or log. Such files may have any length. A hole in a sparse
+#: file is one long line.
 MOST_LINE_BYTES = 64 * 2**20
 #: Maximum bytes of a log that are read; the lines about the server's start come first.
 MOST_LOG_BYTES = 32 * 2**20
@@ -45,11 +45,11 @@ MOST_LAYERS = 1000
 #: Maximum product of layers and regular expressions of a quantization config. All pairs are
 #: matched, which takes about 5 s at the limit.
 MOST_MATCHES = 100_000
-#: Maximum of other sizes in a config.json: widths, heads, experts, vocabulary, context.
+#: Maximum value of other sizes in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
-#: Maximum of numbers in a GPU's datasheet, in SI units.
+#: Maximum value of a number in a GPU's datasheet, in SI units.
 MOST_DATASHEET = 1e21
-#: Maximum of numbers in engine flags.
+#: Maximum value of a number in an engine flag.
 MOST_FLAG = 10**15
 #: Maximum number of data-parallel replicas; a simulation keeps the state of each replica.
 MOST_REPLICAS = 4096
@@ -64,13 +64,13 @@ MOST_CONFIGURATIONS = 100_000
 MOST_REQUESTS = 10**6
 MOST_REQUEST_TOKENS = 10**8
 MOST_OUTPUT_TOKENS = 10**9
-#: Maximum time on the clock of a workload in seconds: ten years, where float64 still resolves 60
+#: Maximum time since the start of a workload in seconds: ten years, where float64 still resolves 60
 #: ns.
 MOST_SECONDS = 3.2e8
 #: Maximum bytes of a simulated engine's state, and maximum number of its KV cache blocks.
 MOST_ENGINE_BYTES = 2**30
 MOST_BLOCKS = 2**40
-#: Maximum number of steps of a simulation, whose records need 0.5 GB: eight hours of 10 ms steps.
+#: Maximum number of steps of a simulation: eight hours of 10 ms steps, whose records need 0.5 GB.
 MOST_STEPS = 3_000_000
 #: Maximum number of columns of a table of configurations, requests or runs.
 MOST_COLUMNS = 1000
@@ -79,17 +79,17 @@ MOST_CHECKPOINT_BYTES = 256 * 2**20
 #: Maximum number of units in a hidden layer of a checkpoint's network; ``MOST_DEPTH`` limits the
 #: number of layers.
 MOST_HIDDEN = 4096
-#: Upper limit of a seed of random numbers.
+#: Upper limit of a seed for random numbers.
 MOST_SEED = 2**63
 
 
 def check_size(value: float, most: float, what: str, remedy: str) -> None:
-    """Check that a size does not exceed a limit of this module.
+    """Check that the size of an input does not exceed its limit.
 
     Args:
         value: Size of the input.
         most: Maximum size.
-        what: Name of the size with the file or flag: ``load.yaml: requests``.
+        what: Name of the size with its file or flag, for the error: ``load.yaml: requests``.
         remedy: Instruction to the user for the error message.
 
     Raises:
@@ -171,7 +171,7 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
+    """Return the value of a JSON file.
 
     Raises:
         PinnError: If the file cannot be read, or is not JSON; the message names file and line.
@@ -207,7 +207,7 @@ def parse_json(text: str, where: str) -> Any:
         raise _too_deep(where) from error
     except PinnError:
         raise
-    except ValueError as error:  # the number has more digits than Python converts
+    except ValueError as error:  # an integer has more digits than Python converts
         raise PinnError(f"{where}: malformed JSON ({error}): correct the file") from error
     _check_depth(tree, where)
     return tree
@@ -244,7 +244,7 @@ def _too_deep(where: str) -> PinnError:
 
 
 def read_yaml(path: Path) -> object:
-    """Read a YAML or JSON file.
+    """Return the value of a YAML or JSON file.
 
     Raises:
         PinnError: If the file cannot be read or is not YAML; the message names file and line.
@@ -282,12 +282,12 @@ def parse_yaml(text: str, where: str) -> Any:
         raise PinnError(f"{where}{line}: malformed YAML ({problem}): correct the file") from error
     except PinnError:
         raise
-    except (ValueError, OverflowError, RecursionError) as error:  # for example, a date of month 13
+    except (ValueError, OverflowError, RecursionError) as error:  # such as a date in month 13
         raise PinnError(f"{where}: malformed YAML ({error}): correct the file") from error
 
 
 def _check_yaml_depth(text: str, where: str) -> None:
-    """Check the depth of nesting from the parser's events, before any value is built."""
+    """Check a YAML text's nesting depth from the parser's events, before any value is built."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -297,11 +297,11 @@ def _check_yaml_depth(text: str, where: str) -> None:
 
 
 def _check_nodes(root: yaml.Node, where: str) -> None:
-    """Check for duplicate keys, and limit the number of values, with each alias expanded."""
+    """Check a YAML document for duplicate keys and too many values, with each alias expanded."""
     level, depth, total = [root], 0, 1
     while level:
         depth += 1
-        if depth > MOST_DEPTH:  # such as an alias that contains itself
+        if depth > MOST_DEPTH:  # for example, an alias contains itself
             raise _too_deep(where)
         inside: list[yaml.Node] = []
         for node in level:
@@ -312,7 +312,7 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
 
 
 def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
-    """Return keys and values of a mapping (``<<`` may merge several), or the items of a list."""
+    """Return a YAML mapping's keys and values (``<<`` may merge several), or a list's items."""
     if not isinstance(node, yaml.MappingNode):
         return node.value if isinstance(node, yaml.SequenceNode) else []
     seen: set[tuple[str, str]] = set()
@@ -330,7 +330,7 @@ def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
 
 
 class CsvTable:
-    """CSV table whose header has been read.
+    """User's CSV table whose header has been read.
 
     Attributes:
         names: Names of the columns, in order; empty for an empty file.
@@ -373,7 +373,7 @@ class CsvTable:
         return f"{self._path}, line {self._rows.line_num}"
 
 
-# Faults of values in users' files, in this project's words instead of pydantic's.
+# Messages on invalid values in users' files, in this project's words instead of pydantic's.
 
 _SCHEMA_KINDS = {
     "integer": "a whole number", "number": "a number", "string": "text", "list": "a list",

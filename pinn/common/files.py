@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 from pinn.common import JsonObject
 from pinn.errors import PinnError
 
-# Files that are part of the project, in the checkout or in an installed wheel.
+# Data, configuration and checkpoint files of the project, in a checkout or an installed wheel.
 
 CHECKPOINT_VARIABLE = "PINN_CHECKPOINT"
 _CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
@@ -44,7 +44,7 @@ def data_folder(name: str) -> Path:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file of the project, in order, as column -> text."""
+    """Return the rows of a CSV file of the project, in order, each as column -> cell's text."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -78,7 +78,7 @@ def given_path(text: str | Path) -> Path:
     try:
         path = Path(text).expanduser()
         path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # a null byte raises ValueError
+    except (OSError, RuntimeError, ValueError) as error:  # ValueError: the path has a null byte
         reason = getattr(error, "strerror", None) or error
         raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
     return path
@@ -208,7 +208,8 @@ def _json_ready(value: object) -> dict[str, object]:
     raise TypeError(f"a {type(value).__name__} is not JSON-ready")
 
 
-#: Function that returns a value as JSON text with sorted keys, such as for digests.
+#: Function that returns a value as JSON text with sorted keys, so that equal values have equal
+#: text.
 sorted_json = json.JSONEncoder(sort_keys=True, default=_json_ready).encode
 
 
@@ -277,7 +278,7 @@ class ReadReport:
 
     @property
     def located(self) -> dict[str, int]:
-        """Return reason with its known places -> number of refused rows.
+        """Return ``reason (places)`` -> number of rows refused for this reason.
 
         >>> ReadReport("a", "", "", 3, 0, {"cut off": 3}, places={"cut off": ["b", "c"]}).located
         {'cut off (b; c; and 1 more)': 3}
@@ -303,13 +304,13 @@ class ReadReport:
         return "\n".join(lines)
 
     def to_json(self) -> JsonObject:
-        """Return the report as a JSON object; ``refused`` keeps its order."""
+        """Return the report as a JSON object; ``refused`` keeps the order of its reasons."""
         mappings = ("refused", "noted", "places")
         return vars(self) | {name: dict(getattr(self, name)) for name in mappings}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> ReadReport:
-        """Rebuild a report from :meth:`to_json`.
+        """Return the report that a JSON object of :meth:`to_json` describes.
 
         Raises:
             PinnError: If a key is missing or unknown, or the counts do not add up.
@@ -321,7 +322,7 @@ class ReadReport:
 
 
 def _located(places: Sequence[str], count: int) -> str:
-    """Return the known places in brackets, with the number of further places."""
+    """Return the known places of refused rows in brackets, with the number of further places."""
     if not places:
         return ""
     more = [f"and {count - len(places):,} more"] if count > len(places) else []

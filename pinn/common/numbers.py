@@ -34,7 +34,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def amount(count: int, one: str, more: str = "") -> str:
-    """Return a number of things with their noun, by default with an s for several.
+    """Return a count with its noun; the plural has an s unless ``more`` is given.
 
     >>> amount(1, "row"), amount(2500, "row"), amount(2, "row has", "rows have")
     ('1 row', '2,500 rows', '2 rows have')

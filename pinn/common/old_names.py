@@ -68,7 +68,7 @@ def _keyword(option: str) -> str:
 
 
 def variable(name: str) -> str:
-    """Return an environment variable's value, also under its outdated name; empty if not set."""
+    """Return an environment variable's value, also if set by an outdated name; empty if not set."""
     for old, new in VARIABLES.items():
         if new == name and not os.environ.get(name) and os.environ.get(old):
             note(old, new)
@@ -85,7 +85,7 @@ def current_texts(texts: "pd.Series", names: Mapping[str, str], where: str) -> "
     """Replace outdated parts of texts by current ones, with a note for each outdated part.
 
     Args:
-        texts: Cells of a column, or a table's column names.
+        texts: Cells of a column, or column names of a table.
         names: Outdated part -> current part.
         where: File of the table.
     """

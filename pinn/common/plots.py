@@ -17,7 +17,7 @@ MARKERS = (
     ("P", "#cc79a7"), ("X", "#111111"), ("*", "#c9c98a"),
 )  # fmt: skip
 
-#: Name of a series -> (marker, colour).
+#: Name of a plotted series -> (marker, colour).
 Looks = dict[str, tuple[str, str]]
 
 Sharing = bool | Literal["none", "all", "row", "col"]
@@ -59,7 +59,7 @@ def new_figure(
 
 
 def markers(names: Iterable[str]) -> Looks:
-    """Return the marker and colour of each name; equal sets of names get equal styles."""
+    """Return name -> marker and colour; equal sets of names get equal styles."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
 

@@ -32,7 +32,7 @@ _WORK = SimpleNamespace(text="", part="", command="", stream=None, is_shown=Fals
 
 
 def note(text: str) -> None:
-    """Log a line about the present work."""
+    """Log a line about the work in progress."""
     _LOG.info("%s", text)
 
 
@@ -74,7 +74,7 @@ def status(text: Callable[[], str]) -> Iterator[None]:
 
 
 def still(done: int, total: int, since_s: float) -> str:
-    """Return the estimated remaining time of work in equal parts, as text.
+    """Return text on the estimated time until all parts of some work are finished.
 
     Args:
         done: Number of finished parts.
@@ -91,7 +91,7 @@ def still(done: int, total: int, since_s: float) -> str:
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """Yield the items, and report the number of finished items as the present task."""
+    """Yield the items, and show the number of finished items as the present task."""
     total = f" of {len(items):,}" if isinstance(items, Sized) else ""
     for number, item in enumerate(items, 1):
         doing(f"{what} {number:,}{total}")

@@ -14,11 +14,11 @@ _PAIR = " to "
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return a short name for the path of each run, which tells the runs apart.
+    """Return path of a measured run -> short name that no other run has.
 
     File names are enough if they differ. Otherwise the parts of the paths that are equal in all
-    runs are dropped. In long names the words that all folders begin with, and those that all
-    files end with, are dropped too.
+    runs are dropped. In long names, the words at the start of all folders' names and at the end of
+    all files' names are dropped, too.
 
     >>> short_names(["a/c1.json", "a/c4.json"])
     {'a/c1.json': 'c1.json', 'a/c4.json': 'c4.json'}
@@ -43,7 +43,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _without(end: int, texts: list[str]) -> list[str]:
-    """Return texts without the words that all different texts have in common at one end.
+    """Return texts without the words at one end that all distinct texts share.
 
     Args:
         end: 1 for the words at the start, -1 for those at the end.

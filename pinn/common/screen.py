@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Columns of a page, and of tables of details, which are wider.
+#: Width in characters of a terminal page, and of tables of details, which are wider.
 WIDTH, WIDEST = 80, 100
 
 
@@ -33,7 +33,7 @@ def page(width: int = WIDTH) -> Console:
 
 
 def say(text: str) -> None:
-    """Print lines, and fold long lines between words.
+    """Print lines of text, and fold long lines between words.
 
     >>> say("  8 skipped: " + "of another engine, " * 5)
       8 skipped: of another engine, of another engine, of another engine, of another
@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def skipped_lines(counts: Mapping[str, int]) -> list[str]:
-    """Return a line for each reason to skip items, with the number of skipped items."""
+    """Return a line for each reason why input was skipped, with the number of skipped items."""
     return [f"{count:8} skipped: {reason}" for reason, count in counts.items()]
 
 
@@ -98,7 +98,7 @@ class Column:
         least: Minimum width in characters in a terminal; None for no limit.
         most: Maximum width in characters in a terminal, beyond which a cell is folded; None for no
             limit.
-        folds: Whether the column is folded if the terminal is too narrow.
+        folds: Whether cells of the column are folded if the terminal is too narrow.
     """
 
     heading: str
@@ -110,7 +110,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a table; ``strong`` rows are emphasized in a page."""
+    """Row of a table; a row with ``strong`` is emphasized on an HTML page."""
 
     cells: Sequence[str]
     strong: bool = False
@@ -122,7 +122,8 @@ class Grid:
 
     Attributes:
         columns: Columns from left to right.
-        caption: Text above the table; in a page also the number of measurements, data and split.
+        caption: Text above the table; on an HTML page also the number of measurements, the data and
+            the split.
         rows: Rows from top to bottom.
         gap: Number of blanks between columns in a terminal.
     """
@@ -134,7 +135,7 @@ class Grid:
 
     @classmethod
     def of(cls, *headings: str | Column, caption: str = "", text: int = 1) -> Grid:
-        """Return a table without rows; the first ``text`` columns contain text.
+        """Return a table with headings and no rows; the first ``text`` columns contain text.
 
         >>> grid = Grid.of("model", "ms")
         >>> grid.add("a", "1.5")

@@ -53,7 +53,7 @@ class CallKey:
 
 
 def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> CallKey:
-    """Return the key of a call.
+    """Return the key under which the result of a call is cached.
 
     Args:
         function: Function of a module. Inner functions are refused, because the variables that they
@@ -79,7 +79,7 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
 
 
 class _Reader:
-    """Converter of arguments to JSON values that also collects the modules behind them."""
+    """Converter of a call's arguments to JSON values that also collects the modules behind them."""
 
     def __init__(self, modules: set[str]) -> None:
         self.modules = modules
@@ -175,7 +175,7 @@ def remembered_value(
         aside: Keyword arguments that do not change the result.
 
     Raises:
-        PinnError: If an argument cannot be part of a key.
+        PinnError: If an argument has a type that cannot be part of a key.
     """
 
     def compute() -> _T:
@@ -194,7 +194,7 @@ def find_value(key: CallKey, root: Path | None = None) -> object:
 
 def keep_value(key: CallKey, value: object, root: Path | None = None) -> None:
     """Cache the JSON value of a call that was computed elsewhere, such as by a worker."""
-    with suppress(OSError):  # a result that cannot be written is recomputed
+    with suppress(OSError):  # without a cached result, the next call recomputes it
         files.replace_atomically(
             _value_file(key, root), lambda target: _write_value(key, target, value)
         )
@@ -242,7 +242,7 @@ def _remembered(
     with suppress(OSError, ValueError, KeyError, TypeError):
         return read(path)
     value = compute()
-    with suppress(OSError):  # a result that cannot be written is recomputed
+    with suppress(OSError):  # without a cached result, the next call recomputes it
         files.replace_atomically(path, lambda target: write(target, value))
     return value
 
@@ -255,9 +255,9 @@ def remembered_folder(
 ) -> Path:
     """Return the cached folder that ``function(folder, *arguments)`` has filled.
 
-    If a file is missing, the function is called again, and finds the files of an interrupted call.
-    If the cache is not writable, the folder is temporary. The arguments are described in
-    :func:`remembered_value`.
+    If a file is missing from the folder, the function is called again, and finds the files that an
+    interrupted call wrote. If the cache is not writable, the folder is temporary. The arguments are
+    described in :func:`remembered_value`.
     """
     key = call_key(function, arguments)
     folder = key.place(root)

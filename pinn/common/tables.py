@@ -56,7 +56,7 @@ class KeptRows:
         self.refuse("written twice", repeated)
 
     def report(self, source: str, version: str = "", sha256: str = "") -> ReadReport:
-        """Return the counts of rows read, accepted and refused."""
+        """Return the numbers of rows read, accepted and refused by reason."""
         kept = int(self.mask.sum())
         return ReadReport(source, version, sha256, len(self.mask), kept, self.refused)
 
@@ -83,7 +83,7 @@ def escaped(cell: _T) -> _T | str:
 
 
 def escaped_table(table: pa.Table) -> pa.Table:
-    """Return a table with escaped text cells and column names."""
+    """Return a table whose text cells and column names are escaped by :func:`escaped`."""
     names = [escaped(name) for name in table.column_names]
     for i, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
@@ -94,11 +94,11 @@ def escaped_table(table: pa.Table) -> pa.Table:
 
 
 def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
-    """Read a user's CSV file as a frame.
+    """Read a user's CSV file as a DataFrame.
 
     Args:
         path: CSV file.
-        remedy: Instruction to the user if the file is no table.
+        remedy: Instruction to the user for the error if the file is no table.
         read: Further keyword arguments of ``read_csv``, such as ``dtype``.
 
     Raises:
@@ -111,15 +111,15 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
     text = read_text(path, MOST_CSV_BYTES, "CSV")
     try:
         return pd.read_csv(io.StringIO(text), **read)
-    except (ValueError, OverflowError) as error:  # parser errors of pandas are ValueErrors
+    except (ValueError, OverflowError) as error:  # pandas raises ValueError for malformed CSV
         raise PinnError(f"{path} is not a CSV table ({error}): {remedy}") from error
 
 
 def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
-    """Write a frame as CSV with escaped text cells; the file is written completely or not at all.
+    """Write a DataFrame as CSV with escaped text; the file is written completely or not at all.
 
     Args:
-        rows: Frame to write, without its index.
+        rows: DataFrame to write, without its index.
         path: CSV file to write.
         written: Further keyword arguments of ``DataFrame.to_csv``, such as ``float_format``.
     """
@@ -175,6 +175,6 @@ def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Json]]:
-    """Return the rows of a table for JSON, with null for missing values."""
+    """Return the rows of a table as JSON objects, with null for missing values."""
     found: list[dict[str, Json]] = json.loads(table.to_json(orient="records"))
     return found

@@ -23,13 +23,13 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 BACKENDS = ("processes", "ray")
-#: Seconds within which a second SIGTERM is the first one, sent to the process's group too.
+#: Seconds within which a second SIGTERM counts as the first, sent to the process's group as well.
 _SAME_SIGNAL_S = 1.0
 
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes in which independent tasks run.
+    """Processes of this machine or of a Ray cluster in which independent tasks run.
 
     Attributes:
         backend: ``processes`` of this machine or ``ray``.
@@ -100,7 +100,7 @@ class Workers:
 
     @contextmanager
     def _started(self) -> Iterator[ProcessPoolExecutor]:
-        """Yield a pool of processes that ends with this process, or once results are not needed."""
+        """Yield a pool of processes, which end with this process or once results are not needed."""
         pool = new_pool(self.count)
         try:
             yield pool
@@ -113,7 +113,7 @@ class Workers:
         pool.shutdown()
 
     def stop(self) -> None:
-        """End the kept processes without waiting for their tasks."""
+        """End the processes that :meth:`kept` started, without waiting for their tasks."""
         if isinstance(self.pool, ProcessPoolExecutor):
             end_pool(self.pool)
 
@@ -135,7 +135,7 @@ class Workers:
                             # Raise the task's own error instead of Ray's report of the error.
                             raise error.cause from error
                         yield index[reference], result
-            except BaseException:  # tasks on a running cluster would continue
+            except BaseException:  # cancelled, because tasks on a running cluster would continue
                 for reference in waiting:
                     ray.cancel(reference)
                 raise
@@ -276,7 +276,7 @@ def _in_folder(
 
 
 def _one(uses_torch: bool, work: Callable[[Task], Result], task: Task) -> Result:
-    """Run one task; with torch on one thread, as this process would."""
+    """Run one task; if the task uses torch, on one thread, as in this process."""
     if uses_torch:
         import torch
 

@@ -48,19 +48,19 @@ Settings = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Draw:
-    """Rows that calibrate a group, and the group's other rows."""
+    """Indices of the rows that calibrate a group, and of the group's other rows, which score it."""
 
     group: int
     train: Int[np.ndarray, " three"]
     test: Int[np.ndarray, " others"]
 
 
-#: Settings that the product uses.
+#: Settings that ``pinn calibrate`` uses.
 _IN_USE = (*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE)
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return median and mean errors (%) before and after by model, and coverage of intervals."""
+    """Return median and mean errors (%) by model before and after calibration, and coverage."""
     data = read_left_out()
     draws = list(all_draws(data))
     search = Search(data, draws)
@@ -82,7 +82,7 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def words(settings: Settings) -> str:
-    """Return spreads and noise of settings as text."""
+    """Return the spreads and noises of a calibration's settings as text."""
     spreads = ", ".join(f"{name} {spread:g}" for name, spread in _spreads(settings).items())
     return f"{spreads}; noise {settings[-2]:g} and {settings[-1]:g}"
 
@@ -116,7 +116,7 @@ def _choices(table: pd.DataFrame, rows: np.ndarray) -> Iterator[tuple[int, ...]]
 
 
 def calibrated(rows: np.ndarray, data: LeftOut, settings: Settings) -> posterior.Posterior:
-    """Return the posterior after calibration to the given rows."""
+    """Return the posterior of the coefficients after calibration to the given rows."""
     return posterior.fit_posterior(
         _prior(rows[0], data, settings),
         data.features[rows].reshape(2 * len(rows), -1),
@@ -133,7 +133,7 @@ def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
 def _log_errors(
     rows: np.ndarray, data: LeftOut, found: Prior, settings: Settings
 ) -> tuple[Figures, Figures]:
-    """Return log errors of TPOT and TTFT of given rows, and predicted standard deviations."""
+    """Return log errors of predicted TPOT and TTFT of rows, and predicted standard deviations."""
     predicted = data.features[rows] @ found.mean + data.offset[rows]
     spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
     return np.log(predicted / data.measured[rows]), np.hypot(spread, settings[-2:])
@@ -153,7 +153,7 @@ class Search:
         self._known: dict[Settings, Float[np.ndarray, "draws figures"]] = {}
 
     def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
-        """Return the best settings for the draws selected by ``use``, by coordinate search."""
+        """Return the settings with the best criterion on draws in ``use``, by coordinate search."""
         at, value = _START, self._value(_START, use)
         for _ in range(_SEARCH_ROUNDS):
             start = value
@@ -214,7 +214,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Return percentages over all draws' rows; a draw is worse if its mean error grows."""
+    """Return name -> score over all draws in percent; a draw is worse if its mean error grows."""
     of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
     shares = {
         f"{side}_{name}": rows[side].agg(name)

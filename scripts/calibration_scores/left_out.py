@@ -40,16 +40,16 @@ Doubt = tuple[Float[np.ndarray, " coefficients"], KnownSteps]
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Measured deployments, ``n`` rows, with TPOT and TTFT linear in the coefficients.
+    """Measured deployments with predicted TPOT and TTFT as linear functions of the coefficients.
 
     Attributes:
-        observations: Rows of the measured deployments.
+        observations: Measurements, one row per deployment and load.
         model: Model of each row.
         base: Coefficients predicted by the network that held out the row's model.
         features: Derivatives of TPOT and TTFT with respect to each coefficient, for the batches of
             a simulation with ``base``.
-        offset: Constant parts of TPOT and TTFT, which are added to features x coefficients.
-        measured: Measured TPOT and TTFT.
+        offset: Parts of TPOT and TTFT in seconds that do not depend on the coefficients.
+        measured: Measured TPOT and TTFT in seconds.
         doubts: Uncertainty of each row's coefficients and steps.
     """
 
@@ -63,7 +63,7 @@ class LeftOut:
 
 
 def read_left_out() -> LeftOut:
-    """Read all rows; simulations and the networks' inputs are cached on disk."""
+    """Return all measured rows; simulations and the networks' inputs are cached on disk."""
     observations = read_silicon()[0]
     rows = serving_rows(observations)
     deployments = [rows.deployments[i] for i in rows.deployment]
@@ -85,7 +85,7 @@ def read_left_out() -> LeftOut:
 
 
 def left_out_network(model: ModelSpec) -> Path:
-    """Return the path of the network that held out a model, or else of the checkpoint."""
+    """Return the path of the network that held out a model; without one, that of the checkpoint."""
     slug = Exclusion(models=(model,)).slug()
     return find_checkpoint(None).with_name(LEFT_OUT_FOLDER) / f"{slug}.safetensors"
 
@@ -96,7 +96,7 @@ def _coefficients(network: Path, deployment: Deployment) -> Float[np.ndarray, " 
 
 
 def _simulated(observations: pd.DataFrame, networks: Mapping[str, Path]) -> pd.DataFrame:
-    """Return TPOT and TTFT of every row, and their derivatives by each coefficient."""
+    """Return simulated TPOT and TTFT of every row, and their derivatives by each coefficient."""
     jobs = []
     for m in serving_rows(observations).measured:
         found = _coefficients(networks[m.deployment.model.name], m.deployment)
@@ -114,7 +114,7 @@ def _figures(job: Job, run: Run) -> list[float]:
 
 
 def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment, Doubt]:
-    """Return the uncertainty of each deployment's coefficients and steps, from all other models."""
+    """Return deployment -> uncertainty of coefficients and steps, from all other models' errors."""
     checkpoint, found = find_checkpoint(None), {}
     errors = remembered_table(_errors, checkpoint)
     of_model = {n: tuple(d for d in rows.deployments if d.model.name == n) for n in networks}
@@ -137,7 +137,7 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
 
 
 def _errors(checkpoint: Path) -> pd.DataFrame:
-    """Return errors on the rows of held-out models, with the traits of their deployments."""
+    """Return a checkpoint's errors on held-out models' rows, with traits of their deployments."""
     kept = pd.read_csv(checkpoint.with_suffix(".predictions.csv"))
     return described_errors(
         kept[kept["split"] == KEPT],

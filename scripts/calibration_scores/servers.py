@@ -1,4 +1,4 @@
-"""Scores of calibration on servers of public data: one part is fitted, the rest is scored.
+"""Scores of calibration on servers in public data: fitted to one part, scored on the rest.
 
 Step summaries of one server are scored on later time, other loads, and an unseen prompt. Of
 measured serving runs, one load of a server is used for calibration, and its other loads are scored.
@@ -49,9 +49,9 @@ def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:
     return prior
 
 
-# Public step summaries.
+# Scores on public step summaries.
 
-#: Server of the public run.
+#: Server on which the public step summaries were recorded.
 _TARGET = trace_tables.Target(
     "codellama/CodeLlama-34b-Instruct-hf",
     "H100",
@@ -63,7 +63,7 @@ _PROMPT = "1 prefill 4000 @ 0"
 
 
 def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
-    """Return the server of the public run, its trace intervals and the checkpoint's prior.
+    """Return the server of the public step summaries, its trace intervals and its prior.
 
     Raises:
         PinnError: If PINN_STEPS_DIR names no folder with the file.
@@ -81,7 +81,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
 
 
 def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return median errors (%), and the shift of an unseen prompt's time over its half-width."""
+    """Return step time errors (%), and an unseen prompt's time shift / interval half-width."""
     deployment, intervals, prior = read_public_steps()
     later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
     features = step_features(*batch_work(deployment, [parse_batch(_PROMPT)]))
@@ -108,7 +108,7 @@ def _fits(
 
 
 def _errors(rows: Intervals, fits: Sequence[Prior]) -> list[float]:
-    """Return the median absolute error of each fit in percent."""
+    """Return each fit's median absolute error of trace interval times, in percent."""
     return [100 * np.median(np.abs(rows.features @ fit.beta / rows.seconds - 1)) for fit in fits]
 
 
@@ -127,7 +127,7 @@ def _later(intervals: Intervals, prior: Prior, kind: str, budget: int | None) ->
 
 
 def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
-    """Return scores of fits to steps with few requests, tested on many, and the reverse."""
+    """Return errors of fits to steps with few requests, on steps with many, and the reverse."""
     anytime = replace(intervals, part=np.zeros_like(intervals.part))
     rows = []
     for kind, mask in (("windows", intervals.is_window), ("singles", intervals.is_single)):
@@ -144,22 +144,22 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> float:
-    """Return the maximum log change of a step's time by calibration, over its half-width."""
+    """Return the largest ratio of a calibration's log change of a step time to its half-width."""
     before = features @ prior.mean
     half = [NORMAL_QUANTILE * fit.spread(features) for fit in fits]
     moves = [np.abs(np.log(features @ fit.mean / before)) for fit in fits]
     return float(np.max(np.divide(moves, half)))
 
 
-# Serving runs.
+# Scores on measured serving runs.
 
-#: Simulated seconds of a stage, and number of request latencies if that is longer. Means of a
-#: steady state need no longer run.
+#: Simulated duration of a stage: seconds, or a multiple of a request's latency if that is longer.
+#: Means of a steady state need no longer simulation.
 _SECONDS, _LATENCIES = 120.0, 10.0
 
 
 def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return E2E errors (%) of every load of a server, uncalibrated and fitted to another load."""
+    """Return E2E latency errors (%) of each load, uncalibrated and fitted to another load."""
     path = os.environ.get("PINN_SERVING_RUNS")
     if not path:
         raise PinnError("no serving runs: set PINN_SERVING_RUNS to their CSV")
@@ -181,7 +181,7 @@ def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def _stages(run: MeasuredRun) -> list[BenchmarkRun]:
-    """Return each stage of a run as a separate benchmark."""
+    """Return each stage of a serving run as a separate benchmark run."""
     sent = workload(run.load_name)
     low, high = (share * sent.prompt_tokens for share in PROMPT_RANGE)
     prefix = SharedPrefix(sent.groups, sent.prompts_per_group, sent.shared_prefix_tokens)
@@ -213,8 +213,8 @@ def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFra
 
 
 def _e2e_errors(loads: Sequence[BenchmarkRun], deployment: Deployment, found: Prior) -> np.ndarray:
-    """Return signed errors of E2E latency in percent, from TTFT and the gaps."""
-    # TTFT and TPOT of each load in turn.
+    """Return signed errors in percent of E2E latency, the sum of TTFT and all token gaps."""
+    # The simulated rows are TTFT and TPOT of each load in turn.
     figures = benchmarks.simulated_rows(loads, deployment, found.mean).simulated
     first, between = figures.reshape(-1, 2).T
     gaps = np.array([load.load.output.mean - 1 for load in loads])

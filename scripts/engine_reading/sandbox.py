@@ -31,7 +31,7 @@ _ASKED = (
 
 @dataclass(unsafe_hash=True)
 class Symbol:
-    """Value that is only compared, such as a number format or a torch type."""
+    """Stand-in for a value that rules only compare, such as a number format or a torch type."""
 
     name: str
 
@@ -45,7 +45,7 @@ class Symbol:
 
 
 class Given:
-    """Configuration with given values, and False for all other switches."""
+    """Stand-in for a configuration with given values, and False for all other switches."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -57,7 +57,7 @@ class Given:
 
 
 class World:
-    """Files of a release, in which rules are evaluated.
+    """Source files of an engine's release, in which rules are evaluated.
 
     Args:
         source: Release of the engine.
@@ -84,12 +84,12 @@ class World:
             raise self.source.unread(place, f"it cannot be asked: {error!r}") from error
 
     def rule(self, place: str) -> Any:
-        """Return a function of the release, compiled, without calling it."""
+        """Return a function of the release after compiling it, without calling it."""
         return compiled(self.source.node(place), self.space(place.partition(": ")[0]))
 
 
 class Space(dict[str, Any]):
-    """Global names of one file, compiled when they are needed."""
+    """Global names of one source file, each compiled when a rule first uses it."""
 
     def __init__(self, world: World, path: str) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Space(dict[str, Any]):
         self._imports = _imports(world.source.tree(path), path)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the result for a module's attribute, if rules use the module as a whole."""
+        """Return a module's attribute, for rules that import the module as a whole."""
         return self[name]
 
     def __missing__(self, name: str) -> Any:
@@ -132,7 +132,7 @@ class Space(dict[str, Any]):
         return eval(compile(ast.Expression(node), self._path, "eval"), self)
 
     def _class(self, node: ast.ClassDef) -> Any:
-        """Return an enumeration unchanged; of other classes only the methods that rules call."""
+        """Return an enumeration unchanged, or other classes with only methods that rules call."""
         bases = [base for base in node.bases if isinstance(self._evaluated(base), type)]
         whole = any(issubclass(self._evaluated(base), Enum) for base in bases)
         body = [

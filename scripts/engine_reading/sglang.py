@@ -1,4 +1,4 @@
-"""SGLang's defaults by release: defaults of fields, and rules evaluated by its own functions.
+"""SGLang's defaults by release: defaults of arguments, and rules evaluated by its own functions.
 
 ``server_args.py`` declares the arguments, from 0.5.19 on ``arg_groups`` does. The module
 ``sglang_models`` covers rules that a person has to read.
@@ -19,7 +19,7 @@ from engine_reading.wheel import EngineSource, literal
 from pinn.engines.recipe import release
 from pinn.engines.vllm_sglang_trtllm import MemoryUsers, reserve_mib
 
-#: Releases to read, oldest first.
+#: SGLang releases to read, oldest first.
 RELEASES = tuple(DIGESTS)
 
 #: Patterns of GPU names with compute capability 10.0 and 10.3, and with 9.0.
@@ -41,7 +41,7 @@ _BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 
 def requirement(version: str) -> str:
-    """Return the requirement for pip of a release."""
+    """Return the pip requirement that names a release."""
     return f"sglang=={version}"
 
 
@@ -55,7 +55,7 @@ def field(source: EngineSource, name: str) -> tuple[Any, str]:
 
 @cache
 def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
-    """Return argument -> its default and the first file that states it."""
+    """Return argument -> its default and the first file that states this default."""
     found: dict[str, tuple[ast.expr, str]] = {}
     for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):
@@ -71,7 +71,7 @@ _SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
     ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
     ("scheduler_recv_interval", "scheduler_recv_interval", None),
 )
-#: Values of settings that the resolved engine configuration assumes.
+#: Setting -> default that pinn's resolved engine configuration assumes in every release.
 _EXPECTED = {
     "schedule_policy": "fcfs",
     "schedule_conservativeness": 1.0,
@@ -107,7 +107,7 @@ def sampling(source: EngineSource) -> list[Line]:
 
 
 def requests(source: EngineSource) -> list[Line]:
-    """Return rows with the limit of running requests: a bounded share of cached tokens."""
+    """Return rows with the maximum number of running requests: a bounded share of the KV tokens."""
     candidates = [
         f"{_SRT}/{name}.py"
         for name in (
@@ -125,7 +125,7 @@ def requests(source: EngineSource) -> list[Line]:
 
 
 def memory_rules(source: EngineSource) -> list[Line]:
-    """Return rows with prompt tokens per step and decodes of the largest graph, by memory."""
+    """Return rows with prompt tokens per step and largest CUDA graph's decodes, by GPU memory."""
     rule = source.first(*_HANDLE_MEMORY)
     bounds = {int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", source.words(rule))}
     if bounds - {32, 64} != {*_BELOW} - {None}:
@@ -147,7 +147,7 @@ def memory_rules(source: EngineSource) -> list[Line]:
 
 
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
-    """Return (upper bound of memory, value) pairs; equal neighbours are merged."""
+    """Return (upper bound of GPU memory in GiB, value) pairs; equal neighbours are merged."""
     starts = zip((0, *_BELOW), values, strict=False)
     return [(below, value) for _, below, value in runs(starts)]
 
@@ -163,7 +163,7 @@ class _Server(Given):
 
 
 def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
-    """Return prompt tokens per step, decodes of the largest graph, and the memory share.
+    """Return prompt tokens per step, decodes of the largest CUDA graph, and static memory share.
 
     The release's own function computes these values; ``users`` may lack the first two values.
     """
@@ -214,7 +214,7 @@ SERVERS = (
 
 
 def memory_share(source: EngineSource) -> list[Line]:
-    """Check that the resolved configuration reserves as much memory as the release does."""
+    """Check that pinn's resolved configuration reserves as much GPU memory as the release does."""
     number = release(source.version)
     for gib, users in product((24, 80, 192), SERVERS):
         if users.prompt_graph_tokens and number < PROMPT_GRAPHS_SINCE:
@@ -236,7 +236,8 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn it off")
-    # One node has 8 GPUs. Releases skipped H20 until a bug with this GPU was fixed.
+    # A condition on one node limits the rule to 8 GPUs. Releases excluded H20 until a bug with this
+    # GPU was fixed.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
     gpus = {SM100: 9 if one_node else None}
     if "sm90" in said:
@@ -250,7 +251,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
 
 
 def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
-    """Return the place of the rule, its architectures, and its conditions as in the source."""
+    """Return the place, architectures and conditions of the all-reduce rule, as in the source."""
     if source.has(listed := f"{_OVERRIDES}: _FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
         place = f"{_OVERRIDES}: _flashinfer_allreduce_fusion_auto_enable"
         return place, _constants(source.value(listed)), source.words(place)
@@ -280,7 +281,7 @@ def _sets_fusion(node: ast.stmt) -> bool:
 
 
 def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.If, ...]]:
-    """Return every branch with the branches around it; an ``elif`` is not inside its ``if``."""
+    """Return every branch with its enclosing branches; an ``elif`` is not inside its ``if``."""
     found: list[tuple[ast.If, ...]] = []
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.If):

@@ -30,7 +30,7 @@ _TYPES: dict[str, tuple[str, ...]] = {
 }
 
 _SRT = "sglang/srt"
-#: Places of the rules in the source, by the first release with each place.
+#: Files with rules by architecture and GPU, in the order of the first release that has each file.
 _FILES = (
     f"{_SRT}/server_args.py",
     *(f"{_SRT}/arg_groups/{name}.py" for name in (

@@ -1,4 +1,4 @@
-"""Merging of rows of single releases into a table, with one row for releases with equal rows."""
+"""Merging of single releases' rows into a table, with one row for releases with equal rows."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -15,7 +15,7 @@ KERNEL_COLUMNS = (
     "engine", "format", "since", "until", "least_capability", "below_capability", "spread",
     "kernels", "source",
 )  # fmt: skip
-#: Row of a table: column -> value.
+#: Row of a table of defaults or kernels: column -> value.
 Line = dict[str, str]
 #: Consecutive releases, each with its rows of one flag or format.
 Run = Sequence[tuple[EngineSource, list[Line]]]
@@ -103,7 +103,7 @@ def _subject(line: Line) -> str:
 
 
 def _sources(run: Run, j: int) -> str:
-    """Return the sources of a run: releases, file and symbol, and later places if moved."""
+    """Return a run's sources as text: releases, file and symbol, and later places if code moved."""
     found = []
     for source, part in groupby(run, key=lambda pair: pair[1][j]["source"]):
         versions = [each.version for each, _ in part]

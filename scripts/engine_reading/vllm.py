@@ -10,7 +10,7 @@ from engine_reading.vllm_stand_ins import BLACKWELL, GPUS, HOPPER, Envs, gpu, wo
 from engine_reading.vllm_steps import CONFIG, graph_sizes, overlap
 from engine_reading.wheel import EngineSource, literal
 
-#: Releases to read, oldest first.
+#: vLLM releases to read, oldest first.
 RELEASES = (
     "0.10.2", "0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.13.0", "0.14.0", "0.14.1", "0.15.0",
     "0.15.1", "0.16.0", "0.17.0", "0.17.1", "0.18.0", "0.18.1", "0.19.0", "0.19.1", "0.20.0",
@@ -25,12 +25,12 @@ _MODELS = "vllm/model_executor/models/config.py"
 
 
 def requirement(version: str) -> str:
-    """Return the requirement for pip; the CPU build is smaller and has equal Python files."""
+    """Return a release's pip requirement; the CPU build is smaller and has equal Python files."""
     return f"vllm{'' if version in _CUDA_ONLY else '-cpu'}=={version}"
 
 
 def budgets(source: EngineSource) -> list[Line]:
-    """Return rows with tokens and requests per step of the API server, by GPU memory and name."""
+    """Return rows with the API server's tokens and requests per step, by GPU memory and name."""
     rules = ("get_batch_defaults", "_set_default_args", "_set_default_args_v1")
     rule = source.first(*(f"{_ARGS}.{name}" for name in rules))
     # The rule compares with multiples of GiB_bytes, so each multiple is evaluated on both sides.
@@ -40,7 +40,8 @@ def budgets(source: EngineSource) -> list[Line]:
         if isinstance(node, ast.BinOp) and ast.unparse(node.right) == "GiB_bytes"
     }
     devices = ("NVIDIA A100", "a GPU")
-    # Of memory sizes with equal values, the table has one row with the minimum size.
+    # For consecutive memory sizes with equal defaults, the table has one row with the smallest
+    # size.
     answers = {
         size: [_budgets(source, rule, size, each) for each in devices]
         for size in sorted({0, *sizes})
@@ -78,7 +79,7 @@ def _budgets(source: EngineSource, rule: str, gib: int, device: str) -> tuple[in
 
 
 def memory_share(source: EngineSource) -> list[Line]:
-    """Return a row with the share of memory for weights and KV cache."""
+    """Return a row with the default share of GPU memory that the engine may use."""
     place = f"{_CACHE}.gpu_memory_utilization"
     return [default("gpu_memory_utilization", source.constant(place), place)]
 
@@ -128,7 +129,7 @@ def block_size(source: EngineSource) -> list[Line]:
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
-    """Return a row on whether the default optimization level fuses all-reduce and norm."""
+    """Return a row on whether the default optimization level fuses the all-reduce with the norm."""
     level, rule = f"{CONFIG}: OPTIMIZATION_LEVEL_02", f"{CONFIG}: enable_allreduce_rms_fusion"
     if not source.has(level):
         older = "vllm/config/compilation.py: PassConfig.enable_fi_allreduce_fusion"
@@ -164,14 +165,14 @@ def _never_fused(place: str) -> list[Line]:
 
 
 def _check(source: EngineSource, place: str, expected: object) -> str:
-    """Return the place of a constant after checking its value."""
+    """Return the place of a constant, after checking that its value is as expected."""
     if source.constant(place) != expected:
         raise source.unread(place, f"it is not {expected}")
     return place
 
 
 def fused_message(source: EngineSource) -> list[Line]:
-    """Return rows with the maximum message of the fused kernel in MiB, by GPU and ranks."""
+    """Return rows with the fused all-reduce's maximum message in MiB, by GPU and ranks."""
     name = "FI_ALLREDUCE_FUSION_MAX_SIZE_MB"
     newer = f"vllm/compilation/passes/fusion/allreduce_rms_fusion.py: {name}"
     place = newer if source.has(newer) else f"vllm/compilation/collective_fusion.py: {name}"
@@ -231,7 +232,7 @@ def latent_state_block(source: EngineSource) -> list[Line]:
 
 
 def expert_backend(source: EngineSource) -> list[Line]:
-    """Return a row that names the rule for kernels of experts, for ``KERNEL_READERS``."""
+    """Return a row with the default ``auto`` of expert kernels; ``KERNEL_READERS`` resolve it."""
     place = "vllm/config/kernel.py: KernelConfig.moe_backend"
     variables = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
     where = _check(source, place, "auto") if source.has(place) else variables

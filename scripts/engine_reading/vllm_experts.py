@@ -1,4 +1,4 @@
-"""Kernels of routed experts in vLLM, chosen by its own rules for each type of GPU."""
+"""Kernels of routed experts in vLLM, chosen by vLLM's own rules for each type of GPU."""
 
 import inspect
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def expert_kernels(source: EngineSource) -> list[Line]:
 
 
 def _lines(source: EngineSource, rule: str, form: str) -> Iterator[Line]:
-    """Yield rows by compute capability; neighbours with equal kernels are merged."""
+    """Yield rows of kernels by compute capability; neighbours with equal kernels are merged."""
     ask = _before_rules if rule == _FP8_METHOD else _chosen
     chosen = [
         (c, tuple(ask(source, rule, form, c, each) for each in _SPREADS.values()))
@@ -95,7 +95,7 @@ def _before_rules(source: EngineSource, rule: str, form: str, capability: float,
 
 
 def _chosen(source: EngineSource, rule: str, form: str, capability: float, parallel: Given) -> str:
-    """Return the release's name of the chosen kernels in lower case; empty if none are chosen."""
+    """Return the lower-case name of the release's chosen expert kernels; empty if none."""
     world = _world(source, capability)
     weights, activations, _ = _RULES[form]
     gated = form != "mxfp4"

@@ -22,7 +22,7 @@ GPUS = {9.0: HOPPER, 10.0: "b200", 10.3: "b300"}
 
 
 class Platform(Given):
-    """Platform for which every ``is_...`` function returns False unless set."""
+    """Stand-in for a vLLM platform; every ``is_...`` function returns False unless set."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
@@ -68,7 +68,7 @@ def _number(asked: Any) -> int:
 
 
 class Envs:
-    """``vllm.envs`` with no variable set, so that each variable has its default value."""
+    """Stand-in for ``vllm.envs`` with no variable set, so that each has its default value."""
 
     path = "vllm/envs.py"
 
@@ -77,7 +77,7 @@ class Envs:
         self._world = World(source, {"os": none})
 
     def is_set(self, _: str) -> bool:
-        """Return False, because no variable is set."""
+        """Return False, because no environment variable is set."""
         return False
 
     def __getattr__(self, name: str) -> Any:
@@ -96,7 +96,7 @@ class _Other:
 
 
 def world_of(source: EngineSource, capability: float = 9.0, **more: Any) -> World:
-    """Return a release's files with stand-ins for a GPU's compute capability, and further ones."""
+    """Return a release's files with stand-ins for a GPU, and with the stand-ins ``more``."""
     text = Given(model_type="")
     config = Given(
         model_config=Given(quantization_config=None, hf_text_config=text),

@@ -1,4 +1,4 @@
-"""Rules of vLLM for steps: which run as CUDA graphs, and whether scheduling is asynchronous."""
+"""Rules of vLLM on which steps run as CUDA graphs, and on asynchronous scheduling."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ _METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 
 
 def graph_sizes(source: EngineSource) -> list[Line]:
-    """Return rows with the graph mode, the maximum captured tokens, and the effect of drafts."""
+    """Return rows with the CUDA graph mode, maximum captured tokens, and effect of drafts."""
     rule, flag = f"{CONFIG}: VllmConfig._set_cudagraph_sizes", "max_cudagraph_capture_size"
     if not source.has(rule):
         rule = rule.replace(CONFIG, "vllm/config/__init__.py")
@@ -39,7 +39,7 @@ def graph_sizes(source: EngineSource) -> list[Line]:
 def _largest_graph(
     source: EngineSource, rule: str, capability: float, max_num_seqs: int, drafts: int
 ) -> int:
-    """Return the tokens of the largest graph for a number of requests and draft tokens."""
+    """Return tokens of the largest CUDA graph for a maximum number of requests and draft tokens."""
     world = world_of(source, capability, CUDAGraphMode=Symbol("mode"))
     config = _config(max_num_seqs, drafts)
     if "cuda_graph_sizes" in source.words(init := f"{_SETTINGS}.__post_init__"):
@@ -51,7 +51,7 @@ def _largest_graph(
 
 
 def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 1) -> Given:
-    """Return a server's configuration in which these rules have chosen nothing yet."""
+    """Return a server's configuration before the rules on graphs and scheduling have set values."""
     speculative = Given(
         method=method, num_speculative_tokens=drafts, parallel_drafting=False,
         disable_padded_drafter_batch=False, use_dflash=lambda: False, use_dspark=lambda: False,
@@ -85,7 +85,7 @@ def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 
 
 
 def _mode(source: EngineSource, path: str) -> tuple[str, str]:
-    """Return the default graph mode and its place, with or without optimization levels."""
+    """Return the release's default CUDA graph mode and the place that sets it."""
     place = source.first(f"{path}: OPTIMIZATION_LEVEL_02", f"{path}: VllmConfig.__post_init__")
     pattern = r"cudagraph_mode(?:': | is None:.*?= )CUDAGraphMode\.(\w+)"
     named = re.search(pattern, source.words(place), re.DOTALL)
@@ -127,7 +127,7 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
 
 
 def _chain(source: EngineSource) -> ast.FunctionDef:
-    """Return the deciding part of ``__post_init__`` as a separate function."""
+    """Return the asynchronous scheduling part of ``__post_init__`` as a separate function."""
     body = source.node(_INIT).body
     tests = [ast.unparse(each.test) if isinstance(each, ast.If) else "" for each in body]
     if (decided := "self.scheduler_config.async_scheduling") not in tests:

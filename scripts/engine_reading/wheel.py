@@ -73,7 +73,7 @@ class EngineSource:
         return found
 
     def words(self, place: str) -> str:
-        """Return the code at a place without comments."""
+        """Return the source code at a place, without comments."""
         return ast.unparse(self.node(place))
 
     def value(self, place: str) -> ast.expr:
@@ -102,7 +102,7 @@ def literal(node: ast.expr) -> Any:
         if isinstance(node, ast.BinOp):
             return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
         return ast.literal_eval(node)
-    except Exception:  # foreign code may raise any error: the text is kept
+    except Exception:  # evaluation may raise any error: return the text
         return ast.unparse(node)
 
 
@@ -130,7 +130,7 @@ _KINDS = ("staticmethod", "classmethod", "property")
 
 
 class _Bare(ast.NodeTransformer):
-    """Remover of code without effect on results: docstrings, logs, annotations, imports."""
+    """Remover of code that does not affect results: docstrings, logs, annotations, imports."""
 
     def generic_visit(self, node: ast.AST) -> Any:
         found = super().generic_visit(node)
@@ -176,7 +176,7 @@ def _find(tree: ast.AST | None, name: str) -> ast.AST | None:
 
 
 def _statements(tree: ast.AST | None) -> list[ast.stmt]:
-    """Return the statements of a body, including statements in branches."""
+    """Return the statements of a module or class body, including statements in branches."""
     found: list[ast.stmt] = []
     for node in getattr(tree, "body", []):
         if isinstance(node, (ast.If, ast.Try)):
@@ -196,7 +196,7 @@ def _bound(node: ast.stmt) -> list[str]:
 def engine_source(
     engine: str, requirement: str, wheels: Path | None, cache_dir: Path
 ) -> EngineSource:
-    """Return a release from a folder of wheels or unpacked wheels, or else from the package index.
+    """Return a release's files, from a folder of wheels or unpacked wheels, or else from the index.
 
     Args:
         engine: ``vllm`` or ``sglang``.

@@ -1,4 +1,4 @@
-"""Answers to requests, computed in a separate process, and the cache of answers."""
+"""Answers to HTTP requests, computed in a separate process, and the cache of answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Answer:
         status: HTTP status.
         content: JSON of the result, or of a problem.
         warned: Warnings, which a command would print on standard error.
-        texts: Texts of the request, none of which named a file; None if the answer is not cached.
+        texts: All texts of the request, if none named a file; None if the answer must not be
+            cached.
     """
 
     status: int
@@ -43,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a request.
+    """Time limit of a request, and whether it may name files.
 
     Attributes:
         timeout_s: Maximum seconds to compute an answer.
@@ -84,7 +85,7 @@ def compute(name: str, content: bytes, limits: Limits) -> Answer:
 
 
 def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozenset[str] | None]:
-    """Return an endpoint's JSON, and the texts of the request if none names a file."""
+    """Return the JSON of an endpoint's result, and the request's texts if none names a file."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -102,7 +103,7 @@ def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozens
 
 
 def warm_up() -> None:
-    """Import the modules that predictions need, and load shared data."""
+    """Import the modules that predictions need, and load the data that all predictions share."""
     body = b'{"model": "Llama-3.1-8B", "gpu": "H100"}'
     compute("predict", body, Limits(60.0, reads_files=False))
 
@@ -120,7 +121,7 @@ class KeptAnswers:
         self._answers: OrderedDict[str, Answer] = OrderedDict()
 
     def key(self, name: str, content: bytes) -> str:
-        """Return the key of a request.
+        """Return the cache key of a request.
 
         Raises:
             PinnError: If no checkpoint is found.
@@ -131,7 +132,7 @@ class KeptAnswers:
         return hashlib.sha256(text.encode() + content).hexdigest()
 
     def find(self, key: str) -> Answer | None:
-        """Return a cached answer; None without one, or if a text of its request is now a file."""
+        """Return the cached answer; None without one, or if a text of its request is now a file."""
         found = self._answers.get(key)
         if found is None or any_exists(found.texts or frozenset()):
             return None
@@ -150,5 +151,5 @@ class KeptAnswers:
 
 
 def _size(answer: Answer) -> int:
-    """Return the estimated bytes of an answer, including 100 bytes of overhead for each text."""
+    """Return the estimated size of an answer in bytes, with 100 bytes of overhead for each text."""
     return 1000 + len(answer.content) + sum(100 + len(text) for text in answer.texts or ())

@@ -34,13 +34,13 @@ _RETRY_S = {"predictions": 1, "simulations": 10}
 
 @dataclass(frozen=True)
 class Settings:
-    """Limits of a service.
+    """Numbers of processes and waiting requests of a service, and limits of each request.
 
     Attributes:
         processes: Number of worker processes for predictions, and number of further processes for
             simulations and plans.
-        most_waiting: Maximum number of requests that wait for predictions, or for simulations.
-        limits: Limits of each request.
+        most_waiting: Maximum number of waiting requests, for predictions and for simulations each.
+        limits: Time limit of each request, and whether it may name files.
     """
 
     processes: int
@@ -49,7 +49,7 @@ class Settings:
 
 
 class Service:
-    """Processes, cached answers and metrics behind the routes."""
+    """Worker processes, cached answers and metrics behind the HTTP routes."""
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -86,7 +86,7 @@ class Service:
     async def _computed(
         self, endpoint: Endpoint, request: Request, content: bytes, key: str
     ) -> Response:
-        """Return the response that a process computes, unless the client disconnects."""
+        """Return the response that a worker process computes, unless the client disconnects."""
         name = "simulations" if endpoint.is_long else "predictions"
         run = self.lanes[name].run(answers.compute, endpoint.name, content, self.limits)
         job, gone = asyncio.create_task(run), asyncio.create_task(_gone(request))
@@ -123,14 +123,14 @@ class Service:
         return {"status": "ok", "version": pinn.__version__, **busy}
 
     def described(self) -> str:
-        """Return a sentence on the number of running and waiting requests."""
+        """Return a sentence with the numbers of running and waiting requests."""
         lanes = self.lanes.values()
         busy = f"{sum(lane.running for lane in lanes)} running"
         waiting = f"{sum(lane.waiting for lane in lanes)} waiting"
         return f"{self.metrics.answered:,} requests answered, {busy}, {waiting}"
 
     def close(self) -> None:
-        """End all processes."""
+        """End all worker processes."""
         for lane in self.lanes.values():
             lane.close()
 
@@ -163,11 +163,11 @@ def refusal(status: int, detail: object, headers: dict[str, str] | None = None) 
 
 
 def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -> FastAPI:
-    """Return the FastAPI application.
+    """Return the FastAPI application of the HTTP service.
 
     Args:
-        settings: Limits of the service.
-        started: Function that is called once requests are answered.
+        settings: Numbers of processes and waiting requests, and limits of each request.
+        started: Function that is called as soon as the service can answer requests.
     """
     service = Service(settings)
 
@@ -186,7 +186,7 @@ def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -
         version=pinn.__version__,
         description=(pinn.__doc__ or "").partition("\n")[0],
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's page would load programs from another host
+        docs_url=None,  # FastAPI's docs page would load scripts from another host
         redoc_url=None,
     )
     app.state.service = service

@@ -16,11 +16,11 @@ from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.planning.report import plan_json
 
-#: Maximum number of candidates in one request.
+#: Maximum number of candidate configurations in one request.
 MOST_CANDIDATES = 10_000
 
 
-#: Arguments that accept a name, mapping or text as well as a path.
+#: Path arguments that also accept a name, mapping or text; these need not exist as files.
 _NAMES_TOO = ("model", "gpu", "price")
 
 
@@ -77,7 +77,7 @@ class Endpoint:
 
 
 def _check_exists(name: str, value: object) -> None:
-    """Check that a path argument names an existing file."""
+    """Raise an error if a path argument names no existing file."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not given_path(each).exists():
             fault = f"{name} must be a file on the service's machine, got {each!r:.200}"
@@ -89,7 +89,7 @@ def _document(result: object) -> bytes:
 
 
 def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function that returns the JSON that a command prints with ``--json``."""
+    """Return a function that computes the JSON that a command prints with ``--json``."""
 
     def compute(given: dict[str, Any]) -> bytes:
         return _document(getattr(pinn, name)(**given).to_json())
@@ -98,7 +98,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return rows as ``pinn coefficients --out FILE.json`` does, and reasons of skipped rows."""
+    """Return the rows of ``pinn coefficients --out FILE.json``, and reasons of skipped rows."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
@@ -143,7 +143,7 @@ def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
         try:
             seconds = float(budget)
         except ValueError:
-            return  # the function that reads this value refuses it
+            return  # an invalid budget is refused later, by the function that reads it
         if not seconds < timeout_s:
             fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
             raise PinnError(

@@ -51,7 +51,7 @@ class Lane:
             self._free.put_nowait(pool)
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
-        """Run a module's function in one of the processes, and return its result.
+        """Run a module-level function in one of the processes, and return its result.
 
         Raises:
             QueueFullError: If too many requests wait, or if this request waited too long.
@@ -85,9 +85,9 @@ class Lane:
             self.waiting -= 1
 
     async def _give_back(self, pool: ProcessPoolExecutor, answer: asyncio.Future[Result]) -> None:
-        """Free a process, or replace the process if it is still computing."""
+        """Mark a process as free, or replace the process if it is still computing."""
         await asyncio.wait([answer], timeout=GRACE_S)
-        answer.add_done_callback(_is_broken)  # no other code handles an error that arrives later
+        answer.add_done_callback(_is_broken)  # retrieves the process's later error, if any
         if not answer.done() or _is_broken(answer):
             end_pool(pool)
             self._pools.remove(pool)
@@ -101,7 +101,7 @@ class Lane:
         await asyncio.gather(*(self.run(work) for _ in self._pools), return_exceptions=True)
 
     def close(self) -> None:
-        """End all processes."""
+        """End all processes of this group."""
         for pool in self._pools:
             end_pool(pool)
 

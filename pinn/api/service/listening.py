@@ -16,7 +16,7 @@ from pinn.errors import PinnError
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address.
+    """Return a TCP socket that listens on an address.
 
     Raises:
         PinnError: If the address does not exist, or the port is in use.
@@ -36,7 +36,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_local(listening: socket.socket) -> bool:
-    """Return whether only this machine can reach a socket."""
+    """Return whether only clients on this machine can reach a listening socket."""
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
@@ -53,7 +53,7 @@ def run(app: FastAPI, listening: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Server that ends at a signal, and does not raise the signal again."""
+    """Uvicorn server that ends at a signal, and does not raise the signal again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

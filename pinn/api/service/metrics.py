@@ -19,12 +19,12 @@ from pinn.api.service.lanes import Lane
 
 __all__ = ["MEDIA_TYPE", "Metrics"]
 
-#: Upper bounds of the histogram's buckets, in seconds.
+#: Upper bounds of the buckets in the histogram of answer times, in seconds.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """Counters of one service.
+    """Prometheus counters and histograms of one HTTP service.
 
     Attributes:
         answered: Number of answered requests.
@@ -48,17 +48,17 @@ class Metrics:
         PlatformCollector(registry=registry)
 
     def count(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count an answered request by endpoint and status, with its seconds."""
+        """Count an answered request by endpoint and HTTP status, and record its seconds."""
         self.answered += 1
         self._requests.labels(endpoint, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
     def watch(self, name: str, lane: Lane) -> None:
-        """Export the numbers of running and waiting requests of a lane as metrics."""
+        """Export the numbers of running and waiting requests of a process group as metrics."""
         for what, text in (("running", "Answers computed now."), ("waiting", "Requests queued.")):
             gauge = Gauge(f"pinn_{name}_{what}", text, registry=self._registry)
             gauge.set_function(partial(getattr, lane, what))
 
     def page(self) -> bytes:
-        """Return the content of ``/metrics``."""
+        """Return the content of the page ``/metrics``."""
         return generate_latest(self._registry)

@@ -60,7 +60,7 @@ def _is_plain(name: str, text: str) -> bool:
     try:
         if find_in_catalog(text) is not None:
             return True
-    except PinnError:  # the name is ambiguous
+    except PinnError:  # the model name matches several models
         return False
     return name not in _MODELS and _PLAIN.fullmatch(text) is not None
 

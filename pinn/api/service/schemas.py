@@ -23,7 +23,7 @@ REFUSALS = {
 
 
 def operation(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the description of an endpoint that FastAPI cannot derive."""
+    """Return the part of an endpoint's OpenAPI description that FastAPI cannot derive."""
     content = {"application/json": {"schema": _arguments(endpoint)}}
     problem = {problems.MEDIA_TYPE: {"schema": problems.SCHEMA}}
     answer = {"application/json": {"schema": {"type": "object"}}}
@@ -37,7 +37,7 @@ def operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def summary(endpoint: Endpoint) -> str:
-    """Return the first line of a function's docstring."""
+    """Return the first line of the docstring of an endpoint's function."""
     return inspect.cleandoc(endpoint.function.__doc__ or "").partition("\n")[0]
 
 
@@ -57,7 +57,7 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _type(argument: inspect.Parameter) -> dict[str, Any]:
-    """Return an argument's JSON type and default; arguments of type text accept any value."""
+    """Return the JSON type and default of an argument; arguments of type text accept any value."""
     if isinstance(argument.annotation, str) or argument.annotation is argument.empty:
         return {}
     found: dict[str, Any] = TypeAdapter(argument.annotation).json_schema()
