@@ -175,10 +175,9 @@ class Search:
         while True:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
             must, may = ranking.promising(self.fastest, self.problem, top)
-            self._size(must, [], budget)
+            self._size(must, may, budget)
             if not self.rows:  # compute the recommended row before the search continues
                 self._make_rows(self.workers.count)
-            self._size([], may, budget)
             first = []
             _LOG.info("%s", self._status())
             if rounds.is_over and not self.fleets:  # no row needs the remaining time
