@@ -26,6 +26,8 @@ _WORD = re.compile(r"(?<![\w{.'\"/-])[A-Za-z][a-z]+(?=$|[ .,;:])")
 #: Pattern of strings that are no prose: regular expressions, patterns of log lines, and code.
 _NOT_PROSE = re.compile(r"\.\*|\\[a-z]|\(\?|#[a-z]|^[^\w{'\"*-]|^--?\w+$|</?\w+>")
 _NOT_COMMENT = re.compile(r"#\s*(?:noqa|type:|fmt:|mypy:|!|pragma)")
+#: Bold heading at the beginning of a paragraph, which is context of its first sentence.
+_RUN_IN = re.compile(r"\*\*([^*]+[.:!?])\*\*\s*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)[)*]*\s+(?=[A-Z0-9`\[*(])")
 #: Pattern of text that is skipped: code, lists of pages, generated parts and remarks to scripts.
 _SKIPPED = re.compile(
@@ -176,8 +178,9 @@ def _sentences(page: Path) -> Iterator[Piece]:
     for section in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
         heading, _, body = section.partition("\n")
         for paragraph in _paragraphs(body):
-            before = ""
-            for sentence in _SENTENCE_END.split(paragraph):
+            run_in = _RUN_IN.match(paragraph)
+            before = run_in[1] if run_in else ""
+            for sentence in _SENTENCE_END.split(paragraph[run_in.end() if run_in else 0 :]):
                 if len(_WORD.findall(sentence)) >= _WORDS_OF_SENTENCE:
                     yield Piece("sentence", f"{name}, {heading}", before, sentence)
                 before = sentence
