@@ -239,7 +239,7 @@ def _how_sure(choice: Choice) -> list[str]:
     bar = unsure if is_late else _interval_bar(all_of_them)
     if choice.replicas == 1:
         return [f"{alone}{bar}."]
-    together = f"{choice.replicas} replicas with --router {choice.router} meet it up to "
+    together = f"{choice.replicas} replicas with --router {choice.router} meet the SLO up to "
     if choice.is_lower_bound:
         return [f"{alone}.", f"{together}{number(all_of_them.per_s)} requests/s or more{bar}."]
     together += number(all_of_them.per_s) + _search_bar(all_of_them) + bar
