@@ -180,7 +180,7 @@ def check_sizes(request: PlanRequest, least_replicas: int) -> None:
     """Check that headroom and a minimum number of replicas are given only with a rate.
 
     Raises:
-        PinnError: If a headroom is given without a rate.
+        PinnError: If a headroom, or a minimum of more than one replica, is given without a rate.
     """
     given = ["--headroom"] * (request.headroom > 0) + ["--replicas"] * (least_replicas > 1)
     if given and request.rate is None:

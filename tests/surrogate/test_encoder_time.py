@@ -123,6 +123,9 @@ def test_windows_make_attention_cheaper():
 
 WHISPER = {"d_model": 1280, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120,
            "encoder_layers": 32, "max_source_positions": 1500, "num_mel_bins": 128}  # fmt: skip
+#: Sizes of the vision transformer ViT-L/14, without an image size.
+VIT_L = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16,
+         "num_hidden_layers": 24, "patch_size": 14}  # fmt: skip
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
          "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
          "vocab_size": 128256, "max_position_embeddings": 131072}  # fmt: skip
@@ -184,8 +187,7 @@ def test_many_images_take_less_time_spread_than_divided():
 
 
 def test_tiles_of_one_image_are_spread():
-    vision = {"hidden_size": 1024, "image_size": 448, "intermediate_size": 4096,
-              "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14}  # fmt: skip
+    vision = VIT_L | {"image_size": 448}
     config = {"model_type": "internvl_chat", "vision_config": vision, "llm_config": LLAMA,
               "downsample_ratio": 0.5, "torch_dtype": "bfloat16"}  # fmt: skip
     model = load_model(config)
@@ -196,8 +198,7 @@ def test_tiles_of_one_image_are_spread():
 
 
 def test_models_without_data_parallel_encoders_divide_them():
-    vision = {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
-              "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14}  # fmt: skip
+    vision = VIT_L | {"image_size": 336}
     config = {"model_type": "llava", "vision_config": vision, "text_config": LLAMA,
               "image_seq_length": 576, "torch_dtype": "bfloat16"}  # fmt: skip
     model = load_model(config)
