@@ -14,14 +14,14 @@ from pinn.evaluation.tables import frame_grid
 from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
-#: Load metrics whose errors are printed; the saved table has the errors of all metrics.
+#: Metrics of a load whose errors are printed; the saved table has the errors of all metrics.
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
 
 
 def score_file(
     file: Path, observations: Path, engine: EngineSpec
 ) -> tuple[pd.DataFrame, list[Grid]]:
-    """Return errors of a coefficient file's predicted times of measured steps or benchmark loads.
+    """Return the errors of the times that a coefficient file predicts for measured steps or loads.
 
     Args:
         file: Coefficient file of a deployment.
@@ -62,7 +62,10 @@ def _step_grid(table: pd.DataFrame) -> Grid:
 
 
 def _load_grids(table: pd.DataFrame, server: str) -> list[Grid]:
-    """Return a grid of each load's latency errors, and one of their summary without overload."""
+    """Return two grids: latency errors of every load, and their statistics over loads that fit.
+
+    Loads that overloaded the server are excluded from the statistics.
+    """
     shown = table[table["figure"].isin(_SHOWN)]
     shown = shown.assign(run=shown["run"].map(short_names(list(shown["run"]))))
     key = ["run", "load", "figure"]

@@ -40,8 +40,8 @@ def rank(
     """Rank methods by the median absolute percentage error in every split.
 
     Args:
-        predictions: Predictions as ``read_cells`` returns them, with the columns ``METRIC_s`` and
-            ``METRIC_measured_s``, seconds.
+        predictions: Predictions as ``read_cells`` returns them. For each metric, ``METRIC_s`` is
+            the predicted and ``METRIC_measured_s`` the measured latency, in seconds.
         groups: Row id -> group that is resampled as a whole, such as the row's deployment.
         metrics: Latency metrics, such as ``tpot``; methods are ranked separately by each.
         ineligible: Methods that are listed but cannot be ranked first.
@@ -77,7 +77,10 @@ def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
 
 
 def paired_errors(of_split: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return absolute percentage errors ``[row ids, methods]`` of rows that all methods predict."""
+    """Return a metric's absolute percentage errors: a line per row id, a column per method.
+
+    Rows that some method does not predict are omitted.
+    """
     if f"{metric}_s" not in of_split:
         return pd.DataFrame()
     sizes = of_split.assign(size=percent_errors(of_split, metric).abs())
@@ -134,8 +137,8 @@ COLUMNS = (
     "verdict",
 )  # fmt: skip
 
-#: Verdicts of a comparison. Without predictions of both sides, a side is better only if it has the
-#: lower median for every held-out part.
+#: Verdicts of a comparison of two evaluations, A and B. Without predictions of both, one of them is
+#: better only if it has the lower median for every held-out part, such as each held-out model.
 A_BETTER, B_BETTER, TIED, MIXED = "A better", "B better", "tied", "parts disagree"
 OTHER_ROWS = "not comparable: different rows"
 
@@ -145,8 +148,9 @@ class Scores:
     """Error summaries and predictions of one side (A or B) of a comparison.
 
     Attributes:
-        results: One method's rows of ``pinn.evaluation.metrics.summarize``.
-        predictions: Predictions of that method; None if only the results are known.
+        results: Error summaries of one method, as ``pinn.evaluation.metrics.summarize`` returns
+            them.
+        predictions: Predictions of that method; None if only the error summaries are known.
         groups: Row id -> deployment; rows of one deployment have similar errors. None without
             predictions.
     """
@@ -161,7 +165,8 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
 
     With predictions of both sides, only rows that both sides predict are used. B is better if the
     95 % interval of the difference of medians, over resampled deployments, lies below 0. Without
-    predictions, B is better if its median is lower over all rows and for every held-out part.
+    predictions, B is better if its median is lower over all rows and for every held-out part, such
+    as each held-out model.
 
     Args:
         a: Error summaries and predictions of side A.
@@ -199,7 +204,7 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
 
 
 class _Medians(NamedTuple):
-    """Median errors of sides A and B over ``n`` rows, and the interval of their difference."""
+    """Median errors of sides A and B over ``n`` rows, the verdict, and the interval of B - A."""
 
     n: int
     a: float
@@ -224,7 +229,7 @@ def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
 
 
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
-    """Return median errors over rows that both sides predict; None without predictions."""
+    """Return both sides' median errors over the rows that both predict; None without such rows."""
     if a.predictions is None or b.predictions is None or a.groups is None:
         return None
     sides = [a.predictions.assign(method="a"), b.predictions.assign(method="b")]
@@ -241,7 +246,7 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
 
 
 def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
-    """Return median errors and a verdict on which all rows and every held-out part must agree."""
+    """Return both sides' median errors, and the verdict; ``MIXED`` if held-out parts disagree."""
     verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
     found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
     verdict = MIXED if len(found) > 1 else found.pop()

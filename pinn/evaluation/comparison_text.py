@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pinn.common.screen import Grid
     from pinn.evaluation.sides import Comparison
 
-#: Maximum number of rows of each table on one screen; --details shows all.
+#: Maximum number of printed rows of each table; the option --details prints all rows.
 _ROWS = 5
 
 
@@ -81,8 +81,8 @@ def _errors(errors: pd.DataFrame, details: bool) -> Grid:
 def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
     """Return all coefficients if ``details``, else those that differ, largest ratio first."""
     if not details:
-        # A coefficient that is 0 on one side has a ratio of 0 or infinity. Its ratio is clipped, so
-        # that the coefficient is sorted first.
+        # A coefficient that is 0 on one side has a ratio of 0 or infinity and is sorted first. A
+        # ratio of 0 is clipped to a tiny number, because 0 has no logarithm.
         off = coefficients["ratio"].clip(1e-300).map(math.log).abs()
         off = off[off > 0].sort_values(ascending=False)
         coefficients = coefficients.loc[off.index]

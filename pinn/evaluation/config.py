@@ -32,9 +32,10 @@ class DataSource:
     """Source of the measured deployments that an experiment trains on.
 
     Attributes:
-        _target_: Function of ``target`` and ``source`` that writes the table of observations.
-        target: Parquet file to write.
-        source: File to read; None for the file in an installed package.
+        _target_: Import path of a function of ``target`` and ``source`` that writes the table of
+            measured deployments.
+        target: Parquet file that the function writes.
+        source: File that the function reads; None for the file in an installed package.
     """
 
     _target_: str
@@ -123,8 +124,8 @@ class ExperimentConfig:
         seed: Seed of every random choice.
         threads: Number of torch threads.
         final_fit: Whether to fit on all rows after the evaluation and save a checkpoint.
-        folds: Folder of cached trainings, shared by experiments; None for a folder below
-            ``output_dir``.
+        folds: Folder of cached networks of cross-validation folds, shared by experiments; None for
+            a folder below ``output_dir``.
         publish: Folder that the checkpoint and its tables are copied to; None for no copy.
         data: Source of measured deployments.
         network: Size and bounds of the network.
@@ -135,7 +136,7 @@ class ExperimentConfig:
         runs: Source of serving runs to train on.
         run_fit: Settings of fitting calibration factors and alpha to measured deployments and runs.
         workers: Number and type of processes that fit folds in parallel.
-        fast: Whether to fit nothing and score only the predictions on disk (suite only).
+        fast: Whether to fit nothing and score only the predictions on disk (evaluation suite only).
         shipped: Splits whose predictions ``fast`` reads from the published checkpoint (suite only).
         cells_from: Folders of experiments whose finished predictions are reused (suite only).
         report: Settings of the page (suite only).
@@ -224,7 +225,8 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except PinnError as error:
-        # A settings class rejected a value; OmegaConf appends lines to the class's message.
+        # A settings class rejected a value. Keep the first line, its message: OmegaConf appends
+        # further lines.
         raise PinnError(str(error).partition("\n")[0]) from error
     except (HydraException, OmegaConfBaseException) as error:
         lines = [str(error)]
@@ -241,7 +243,7 @@ def choices() -> str:
     found = {
         f"{path.parent.name}={path.stem}": _described(path)
         for path in files
-        if path.parent.name != "plan"  # Files in conf/plan configure no experiment.
+        if path.parent.name != "plan"  # Files in conf/plan configure plans, not experiments.
     }
     found |= {
         f"{g}={name}": (of.__doc__ or "").partition("\n")[0] for (g, name), of in CHOICES.items()

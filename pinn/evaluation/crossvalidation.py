@@ -23,7 +23,8 @@ from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_col
 from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
 
-# Predictions of every method on every split, each in a file, so that interrupted runs resume.
+# Predictions of every method on every split. Each pair of method and split has a file of its own,
+# so that an interrupted evaluation can be resumed.
 
 
 @dataclass(frozen=True)
@@ -166,13 +167,14 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
     return Exclusion()
 
 
-# Errors of held-out rows, and features of these rows, to which intervals are calibrated.
+# Errors and features of held-out rows, to which prediction intervals are calibrated.
 
-#: Method to whose errors the intervals are calibrated.
+#: Prediction method to whose errors the intervals are calibrated.
 METHOD = "network"
 
-#: Columns of a table of errors. Columns of metrics are log(measured / predicted), ``ttft_share`` is
-#: TTFT's share of the predicted E2E latency, and ``shape`` is equal for models of equal shape.
+#: Columns of a table of held-out errors. The columns in ``METRICS`` are log(measured / predicted),
+#: ``ttft_share`` is TTFT / E2E latency as predicted, and ``shape`` is equal for models of equal
+#: shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_share", *GAINS, *held_out.DESCRIPTION, *METRICS,
@@ -184,13 +186,13 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Return log errors of held-out rows, with columns that interval widths depend on.
+    """Return log errors of held-out rows, with the columns to which interval widths are fitted.
 
-    These columns include a row's distance from the kernels in its fold's training data.
+    One of these columns is a row's distance from the kernels on which its fold was trained.
 
     Args:
         folder: Folder of a leave-one-out experiment with ``predictions.csv`` (or ``.parquet``);
-            descriptions are cached in it.
+            distances are cached in it.
         observations: Table of measured deployments.
         surrogates: Function that returns the kernel surrogates of an exclusion.
 
@@ -212,13 +214,13 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Return log errors of predicted held-out rows, with columns that interval widths depend on.
+    """Return log errors of held-out predictions, with the columns to which widths are fitted.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
         observations: Table of measured deployments.
         surrogates: Function that returns the kernel surrogates of an exclusion.
-        root: Folder of cached descriptions; None for the common cache.
+        root: Folder of cached distances from the training data; None for the common cache.
 
     Returns:
         Table with ``COLUMNS``, for the splits that hold out models or GPUs.
@@ -262,7 +264,10 @@ def described_errors(
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
 ) -> list[held_out.Step]:
-    """Return each row's mean engine step, given its concurrency, prompt and output lengths."""
+    """Return, for each row, its deployment, a decode step at its load, and ``gpu_known``.
+
+    In the decode step, all clients of the row have a request in the middle of its output.
+    """
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)
     return [(deployment, held_out.decode_step(*load), gpu_known) for deployment, load in each]

@@ -13,14 +13,15 @@ import pandas as pd
 
 from pinn.evaluation.metrics import read_table
 
-#: Limits of mean TPOT for which deployments are picked, seconds.
+#: Limits of mean TPOT, in seconds; for each limit, every method picks a deployment.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
 
-#: Maximum relative excess of a pick's measured TPOT over its limit; beyond it, the loss is 1.
+#: Relative excess of a picked deployment's measured TPOT over the limit above which the pick counts
+#: as a miss, with a loss of 1.
 SLACK = 0.05
 
-#: Minimum numbers of measured deployments within the TPOT limit, and of different TP sizes among
-#: these deployments; with fewer of either, no decision is evaluated.
+#: Minimum number of measured deployments within the TPOT limit, and minimum number of different TP
+#: sizes among them. With fewer, there is little to choose from, so no decision is evaluated.
 _LEAST_HOLDING, _LEAST_SIZES = 3, 2
 
 _SITUATION = ["model", "gpu", "prompt_tokens", "output_tokens"]
@@ -42,7 +43,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
-    """Return each row's output tokens per second and GPU in a closed loop.
+    """Return each row's throughput in a closed loop, in output tokens per second per GPU.
 
     Formula: clients / (TPOT + TTFT / output tokens) / GPUs, with TPOT and TTFT in seconds.
 
@@ -104,7 +105,9 @@ def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | Non
 
 
 def decision_table(decided: pd.DataFrame) -> pd.DataFrame:
-    """Return mean throughput loss and share of missed TPOT limits, overall and by model.
+    """Return each method's mean throughput loss and share of missed TPOT limits.
+
+    Both are over all decisions of a split, and over the decisions of each model.
 
     Returns:
         Table with ``TABLE_COLUMNS``, in percent; ``held_out`` is ``all`` or a model.

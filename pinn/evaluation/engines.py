@@ -1,8 +1,8 @@
-"""TPOT and TTFT errors of networks on deployments of other engines than vLLM, models held out.
+"""TPOT and TTFT errors of networks on SGLang and TensorRT-LLM, with each row's model held out.
 
-Each row is predicted by the network that was trained without deployments of the row's model. Models
-without training data are predicted by the checkpoint itself. Kernels of equal shapes may then be in
-the checkpoint's training data.
+Each row is predicted by the network that was trained without deployments of the row's model. A
+model without deployments in the training data is predicted by the checkpoint itself, which may have
+been trained on kernels of the model's shapes.
 """
 
 import warnings
@@ -30,7 +30,7 @@ from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.serving_rows import mean_times
 
-#: Columns that identify a line of an engine's table of TPOT and TTFT errors.
+#: Columns that identify a line in a table of an engine's TPOT and TTFT errors.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
 OTHER_CAMPAIGN = "second measurement campaign, whose client is unknown: TPOT only"
@@ -39,7 +39,7 @@ OTHER_CAMPAIGN = "second measurement campaign, whose client is unknown: TPOT onl
 def engine_rows() -> pd.DataFrame:
     """Return all measured deployments to score.
 
-    ``apart`` is the reason for reporting a row in a table of its own, or empty.
+    The column ``apart`` has the reason for reporting a row in a separate table; mostly empty.
     """
     other = engine_deployments.read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
     parts = [
@@ -60,11 +60,12 @@ class HeldOut(Protocol):
 
 @dataclass(frozen=True)
 class Networks:
-    """Networks of a checkpoint, one per held-out model; a :class:`HeldOut`.
+    """Networks of a checkpoint, one per held-out model; implements :class:`HeldOut`.
 
     Attributes:
         network: Released network, trained on all data.
-        left_out: Model -> network that was trained without the model and its near copies.
+        left_out: Model -> network that was trained without this model and without models of almost
+            the same shape.
     """
 
     network: NetworkWeights
@@ -87,7 +88,8 @@ class Networks:
 def networks(checkpoint: Path | None = None) -> Networks:
     """Return a checkpoint's network, and the networks in the folder ``left_out`` beside its file.
 
-    Warn if the folder has no networks: the checkpoint may then be trained on the rows to predict.
+    Warn if the folder has no networks: the checkpoint's own network then predicts every row, and
+    may have been trained on it.
 
     Raises:
         PinnError: If there is no checkpoint.
@@ -111,7 +113,7 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
 
     Args:
         rows: Rows as :func:`engine_rows` returns them.
-        of: Predictor of the rows' deployments.
+        of: Predictor of the coefficients of each row's deployment.
         workers: Number of threads.
 
     Returns:
@@ -141,7 +143,7 @@ def with_coefficients(
 
 
 def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
-    """Yield a table of TPOT and TTFT errors, and one for each set of rows reported separately.
+    """Yield a table of TPOT and TTFT errors, and a table for each set of rows reported separately.
 
     Args:
         scores: Rows as :func:`score_engines` returns them.

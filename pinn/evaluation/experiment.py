@@ -84,7 +84,7 @@ def _test(
         fits = methods.kernel_fits(config, measured.runs)
         of_splits = folds.split_folds(splits, measured)
         runs_out = serving_runs.run_folds(measured.rows, measured.runs)
-        if config.evaluation.held_out is not None:  # Test only on serving runs of that model.
+        if config.evaluation.held_out is not None:  # Test only on runs of that model.
             models = [model for fold in of_splits for model in fold.exclude.models]
             runs_out = [
                 (fold, test)
@@ -142,7 +142,7 @@ def _fit_all(
 
 
 def _print_scores(scores: pd.DataFrame, path: Path) -> None:
-    """Write latency errors on held-out serving runs to a file, and print that file's table."""
+    """Write latency errors on serving runs to a file, and print them with their statistics."""
     write_frame(scores, path, float_format="%.6g")
     table = pd.read_csv(path, dtype={"stage": str})
     print_scores(table)

@@ -1,4 +1,4 @@
-"""Networks of cross-validation folds, intervals calibrated to held-out errors, and publishing."""
+"""Networks of cross-validation folds, intervals fitted to their errors, published checkpoints."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,12 +39,12 @@ from pinn.training.serving_rows import ServingRows
 #: Tables of a checkpoint's cross-validation errors, stored beside the checkpoint.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
-#: Folder of networks trained without one model; each file is named by the network's exclusion.
+#: Folder of networks that were each trained without one model; a file has the name of that model.
 LEFT_OUT_FOLDER = "left_out"
 
 
 def publish(path: Path, folder: Path) -> Path:
-    """Copy a checkpoint, its intervals, and the tables and networks of its cross-validation.
+    """Copy a checkpoint, its intervals, and its cross-validation's tables and networks to a folder.
 
     Args:
         path: ``checkpoint.safetensors`` of an experiment.
@@ -75,7 +75,7 @@ def publish(path: Path, folder: Path) -> Path:
     return target
 
 
-# Cross-validation folds of an experiment's splits, and their trained networks.
+# Cross-validation folds of an experiment's splits, and the networks trained on them.
 
 #: Split method whose trained networks, one per held-out model, are stored beside a checkpoint.
 KEPT = "leave-one-model-out"
@@ -103,7 +103,7 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 
 
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
-    """Return the split methods that hold out a given model or GPU, and its name in the rows."""
+    """Return the split methods that hold out a given model or GPU, and its name in the data."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
     if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
@@ -118,7 +118,8 @@ def fold_networks(
 ) -> list[FoldNetwork]:
     """Return the network of every cross-validation fold, saved below the experiment's folder.
 
-    Networks that held out a model are also saved to ``LEFT_OUT_FOLDER``, which is published.
+    Networks that held out a model are also saved to ``LEFT_OUT_FOLDER``, which :func:`publish`
+    copies.
     """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
     shutil.rmtree(folder / LEFT_OUT_FOLDER, ignore_errors=True)
@@ -147,14 +148,14 @@ def _folds(
             yield kind, fold_of(train, measured.runs, exclude), test
 
 
-# Cross-validation predictions of a published checkpoint, serving runs included.
+# Cross-validation predictions that are published with a checkpoint, including serving runs.
 
-#: Metric of a simulation -> metric of the evaluation suite.
+#: Latency metric of a serving run -> its name in the evaluation suite; mean ITL counts as TPOT.
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-#: Relative difference at which measured values count as equal; tables store eight digits.
+#: Relative difference up to which measured values count as equal; tables store eight digits.
 _ROUNDING = 1e-6
 
 
@@ -163,7 +164,7 @@ def shipped_predictions(
 ) -> pd.DataFrame:
     """Return the checkpoint's cross-validation predictions that are not in ``made``.
 
-    The fit behind each prediction held out its row's model, or its GPU and that GPU's kernels.
+    Each prediction is from a fit that held out the row's model, or the row's GPU and its kernels.
 
     Args:
         checkpoint: Checkpoint beside which ``publish`` wrote the predictions.
@@ -194,10 +195,10 @@ def shipped_predictions(
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
-    """Return predictions of serving runs by networks of folds that held out the runs' models.
+    """Return predictions of serving runs, each by a network that held out the run's model.
 
-    The table has one row per whole run, with the columns of all other splits. The runs of a model
-    are one group.
+    The table has one row per method and run, with the columns of the predictions on all other
+    splits. All runs of a model are one group, so that a bootstrap resamples them together.
 
     Args:
         checkpoint: Checkpoint beside which ``publish`` wrote the predictions of runs.
@@ -243,9 +244,9 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     return table
 
 
-# Errors and features of held-out serving runs, in the columns of measured deployments.
+# Errors and features of held-out serving runs, with the same columns as for measured deployments.
 
-#: Split method of serving runs with held-out models.
+#: Name, in tables of errors, of the split that holds out the models of serving runs.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
 #: Metric of the evaluation -> client-side metric of a serving run; a run's ITL is used as TPOT.
@@ -255,9 +256,10 @@ FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Return log errors of one fold's serving runs, with columns that interval widths depend on.
+    """Return log errors of one fold's serving runs, with the columns to which widths are fitted.
 
-    Each run is simulated three times, to also measure how its latencies change with step times.
+    Each run is simulated three times: with the predicted step times, and with slightly shorter and
+    longer ones, which shows how latencies change with step times.
 
     Args:
         runs: Runs whose model shape was held out of the fit behind ``latencies`` and ``kernels``.
@@ -301,7 +303,7 @@ def _row(run: MeasuredRun, latency: LinearLatency) -> dict[str, object]:
     }
 
 
-# Intervals of a checkpoint, calibrated to cross-validation errors of the same training.
+# Prediction intervals of a checkpoint, calibrated to errors of its experiment's cross-validation.
 
 
 def calibrate_folds(

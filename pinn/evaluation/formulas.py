@@ -1,7 +1,7 @@
 """Baselines that predict an engine's step time by a formula with a few coefficients.
 
 A formula is linear in basis functions of a step, averaged over each benchmark's steps. The steps
-are simulated with prior coefficients, as for the surrogate.
+are simulated with the prior coefficients of step time, like the network's training rows.
 """
 
 import hashlib
@@ -30,11 +30,13 @@ from pinn.training.serving_rows import ServingRows, prior_jobs
 from pinn.units import MICROSECOND
 
 #: Global coefficients of BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``, August
-#: 2026). Alphas are microseconds before the queue, at completion, and per output token.
+#: 2026). Betas multiply ``blis_basis``; alphas are microseconds before the queue, at completion,
+#: and per output token.
 BLIS_ALPHA = (15563.2, 777.3, 45.9)
 BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
 
-#: Function of a deployment, batches and a prompt length that returns ``[batches, functions]``.
+#: Function of a deployment, batches and a prompt length that returns the values of a formula's
+#: basis functions, ``[batches, functions]``.
 StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
 
 
@@ -44,7 +46,7 @@ class Bases:
 
     Attributes:
         index: Row id -> index in the arrays.
-        tpot: Means over a decode interval, ``[rows, functions]``.
+        tpot: Mean values over the steps from one output token to the next, ``[rows, functions]``.
         ttft: Sums over the steps from arrival to first token, ``[rows, functions]``.
     """
 
@@ -82,7 +84,7 @@ _known_steps: dict[tuple[str, ...], list[MeanSteps]] = {}
 
 
 def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
-    """Return each deployment's mean steps, simulated once per process for all formulas."""
+    """Return the mean steps of each row's benchmark, simulated once for all formulas."""
     key = tuple(observations["row_id"])
     if key not in _known_steps:
         _known_steps.clear()
@@ -109,7 +111,7 @@ def _phase(sums: BatchSums, phase: str) -> BatchSums:
 def hierarchical_basis(
     deployment: Deployment, sums: BatchSums, _: float
 ) -> Float[np.ndarray, "batches 6"]:
-    """Return F_base and F_config of the hierarchical two-stage pipeline (HFD-TL).
+    """Return the basis functions F_base and F_config of HFD-TL, a hierarchical two-stage pipeline.
 
     F_base has three functions: prefill tokens x FLOPs per token / peak FLOP/s, decode tokens x KV
     bytes per token / memory bandwidth, and batch tokens / token budget. F_config has 1 / TP,
@@ -132,7 +134,7 @@ def hierarchical_basis(
 
 
 def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
-    """Return [1 if the step has tokens, prefill tokens, decode tokens] of each batch."""
+    """Return [1 if the batch has tokens, else 0; prefill tokens; decode tokens] of each batch."""
     busy = (sums.tokens > 0) * 1.0
     return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
 
@@ -140,11 +142,11 @@ def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray,
 def blis_basis(
     deployment: Deployment, sums: BatchSums, prompt_tokens: float
 ) -> Float[np.ndarray, "batches basis"]:
-    """Return BLIS's basis functions of closed-loop batches, in seconds.
+    """Return the basis functions of BLIS, a simulator of vLLM, for closed-loop batches, in seconds.
 
     BLIS's prefill attention needs the sum of t (S + t / 2) over chunks of t tokens of prompts of S
     tokens. The term t^2 / 2 is taken from the query-key pairs of the chunks. These pairs also
-    include cached tokens, of which whole prompts have none.
+    include cached tokens, but prompts that are computed as one chunk have none.
     """
     totals = BlisSums(
         sums.prefill_tokens,
@@ -156,17 +158,18 @@ def blis_basis(
     return blis_features(blis_model(deployment), totals) * MICROSECOND
 
 
-#: Request features that a formula of TTFT uses in addition to its steps.
+#: Request features from which a formula predicts TTFT, in addition to the steps before the first
+#: token.
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
 def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
-    """Return a method whose coefficients ``learn`` fits to basis functions of steps.
+    """Return the prediction method of a formula, whose coefficients ``learn`` fits.
 
     Args:
         name: Name of the method in tables.
         learn: One of :func:`learn_linear`, :func:`learn_per_deployment` and :func:`learn_nothing`.
-        bases: Basis functions of the rows.
+        bases: Values of the formula's basis functions for all measured deployments.
     """
     made_of = Path(__file__).read_bytes() + bases.tpot.tobytes() + bases.ttft.tobytes()
     return Method(name, partial(learn, bases), recipe=hashlib.sha256(made_of).hexdigest())
@@ -188,7 +191,7 @@ def blis(observations: pd.DataFrame) -> Method:
 
 
 def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
-    """Fit non-negative coefficients of a step basis, common to all rows.
+    """Fit non-negative coefficients of a formula's basis functions, shared by all rows.
 
     TPOT = coefficients . basis, by least squares of relative errors with the surrogate's row
     weights. TTFT = coefficients . basis of the steps before the first token + a constant + a time
@@ -248,7 +251,10 @@ def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray,
 def _relative_nnls(
     matrix: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray | None = None
 ) -> np.ndarray:
-    """Fit non-negative coefficients to errors relative to ``scale``, by default the target."""
+    """Return non-negative coefficients from a weighted least-squares fit of relative errors.
+
+    Errors are relative to ``scale``, by default the target.
+    """
     factor = np.sqrt(weight) / (target if scale is None else scale)
     size = np.maximum(np.abs(matrix * factor[:, None]).max(axis=0), 1e-300)
     found, _ = nnls(matrix * factor[:, None] / size, target * factor)

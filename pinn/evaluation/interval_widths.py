@@ -18,12 +18,15 @@ from pinn.surrogate.uncertainty.widths import Widths
 
 @dataclass(frozen=True)
 class IntervalScore:
-    """Score of prediction intervals on groups held out of their fit; groups have equal weight.
+    """Score of intervals whose widths are fitted without the group on which they are scored.
+
+    Groups have equal weight. A ratio of interval scores below 1 is an improvement.
 
     Attributes:
         covered: Share of measurements inside their intervals.
-        stated: Interval score relative to that of the checkpoint's constant half-widths.
-        constant: Interval score relative to that of constant widths fitted to the other groups.
+        stated: Interval score / interval score of the checkpoint's constant half-widths.
+        constant: Interval score / interval score of constant half-widths that are fitted to all
+            other groups.
         worst: Name of the group with the lowest coverage.
         worst_covered: Share of that group's measurements inside their intervals.
     """
@@ -45,16 +48,17 @@ class IntervalScore:
 
 
 def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a scorecard with the data to which interval widths are fitted.
+    """Return the rows of a scorecard with the columns to which interval widths are fitted.
 
     Args:
         checkpoint: Checkpoint that predicted the rows.
         rows: Rows as ``pinn.evaluation.panel_rows.panel_rows`` returns them.
 
     Returns:
-        The rows with ``error`` (log), ``half`` (half-width of the row's interval), traits of
-        ``pinn.surrogate.uncertainty.width_fit``, and ``nested``, the half-width fitted to all other
-        groups.
+        The rows with ``error`` (log of measured / predicted), ``half`` (the checkpoint's constant
+        log half-width), a column for each trait (property of a deployment that widens intervals,
+        see ``pinn.surrogate.uncertainty.widths``), and ``nested``, the log half-width fitted to
+        all other groups.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -70,7 +74,7 @@ def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
-    """Return the score of the half-widths ``nested`` of rows of :func:`interval_rows`."""
+    """Return the score of the half-widths in the column ``nested`` of :func:`interval_rows`."""
     weight = pd.Series(width_fit.group_weights(rows), rows.index)
     inside = weight.where(rows["error"].abs() <= rows["nested"], 0.0)
     covered = inside.groupby(rows["group"]).sum() / weight.groupby(rows["group"]).sum()

@@ -29,8 +29,9 @@ class Measured:
         observations: Measured deployments as a table.
         rows: Measured deployments as training rows.
         runs: Serving runs; may be empty.
-        manifest: Manifest of the measured deployments.
-        report: Reader's report on the serving runs; None without runs.
+        manifest: Sources and hashes of the measured deployments.
+        report: Counts of serving runs that were read and rejected, and their file's hash; None
+            without runs.
     """
 
     observations: pd.DataFrame
@@ -84,7 +85,7 @@ def code_sha256() -> str:
 
 
 def mark(config: ExperimentConfig, measured: Measured) -> str:
-    """Return the digest of settings, data and code, which together determine a prediction."""
+    """Return a digest of an experiment's settings, data and code, which determine predictions."""
     return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
 
 

@@ -18,7 +18,7 @@ from pinn.training.serving_fit import ServingLearner, predict
 from pinn.training.serving_rows import ServingRows, SimulatedRows, simulate_rows
 from pinn.training.trainer import make_trainer
 
-#: Predicted TPOT and TTFT of every row, in seconds; NaN for rows that a method cannot predict.
+#: Predicted TPOT and TTFT of every row, in seconds; NaN for rows that the method cannot predict.
 Prediction = SimulatedRows | tuple[np.ndarray, np.ndarray]
 Predictor = Callable[[ServingRows], Prediction]
 
@@ -44,7 +44,7 @@ class Method:
 
 
 def roofline() -> Method:
-    """Return the method that predicts the roofline lower bound of every step.
+    """Return the method that predicts each step's time by its roofline lower bound.
 
     The bound is max(FLOPs / peak FLOP/s, bytes / memory bandwidth).
     """
@@ -56,7 +56,7 @@ def _floors(*_: object) -> Predictor:
 
 
 def learned_network(name: str, learner: ServingLearner) -> Method:
-    """Return the method that trains a network on measured deployments."""
+    """Return the prediction method that trains a network on measured deployments."""
     return Method(name, partial(_learn_network, learner), name.replace(" ", "-"))
 
 
@@ -68,7 +68,7 @@ def _learn_network(
 
 
 def without_kernels(config: ExperimentConfig) -> list[Method]:
-    """Return the configured methods that are trained on measured deployments alone."""
+    """Return the configured prediction methods that are trained on measured deployments alone."""
     alone = serving_learner(config)
     network = replace(alone.network, corrected=False)
     return [
@@ -79,11 +79,14 @@ def without_kernels(config: ExperimentConfig) -> list[Method]:
 
 @dataclass(frozen=True)
 class KernelFits:
-    """Cross-validation folds trained on kernels; each training yields a teacher and a network.
+    """Trainings on kernels, one per cross-validation fold.
+
+    Each training yields a teacher, which sums step times from kernels, and a network that is
+    trained on the teacher's step times.
 
     Attributes:
-        learner: Learner with its settings.
-        runs: Serving runs; each fold is trained on the runs that it does not hold out.
+        learner: Learner that trains a fold, with its settings.
+        runs: All serving runs; each fold is trained on the runs that it does not hold out.
         root: Folder of cached folds.
     """
 
@@ -112,13 +115,13 @@ class KernelFits:
 
 
 def kernel_methods(fits: KernelFits) -> list[Method]:
-    """Return the teacher and the network trained on kernels, as methods."""
+    """Return two prediction methods: the teacher, and the network trained on its step times."""
     learns = {"teacher": fits.teacher, "network": fits.network}
     return [Method(name, learn, "kernels") for name, learn in learns.items()]
 
 
 def peers() -> list[Method]:
-    """Return other estimators, such as AIConfigurator, as methods.
+    """Return other estimators, such as AIConfigurator, as prediction methods.
 
     Their stored predictions are looked up by row id.
 
@@ -143,7 +146,7 @@ def serving_learner(config: ExperimentConfig) -> ServingLearner:
 
 
 def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
-    """Return the folds trained on kernels; experiments with equal settings share their cache."""
+    """Return an experiment's trainings on kernels; equal settings share the cache ``folds``."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed

@@ -17,8 +17,8 @@ from pinn.training.serving_rows import ServingRows
 
 # Error measures of predicted times, and the columns of their table.
 
-#: Metrics that rows may have predictions of: mean TPOT, mean TTFT, mean E2E latency and its 99th
-#: percentile.
+#: Latency metrics that a table of predictions may have: mean TPOT, mean TTFT, and the mean and 99th
+#: percentile of E2E latency.
 METRICS = ("tpot", "ttft", "e2e", "e2e_p99")
 
 RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
@@ -145,9 +145,9 @@ def predictions_of(folder: Path) -> pd.DataFrame | None:
     return None
 
 
-#: File suffix of a checkpoint's own table of results.
+#: File suffix of the table of held-out errors that is stored beside a checkpoint.
 KEPT = ".results.csv"
-#: Column of the table of results with the SHA-256 of the checkpoint file.
+#: Column, in tables beside a checkpoint, with the SHA-256 of the checkpoint's file.
 CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
@@ -172,12 +172,12 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
 
 
 def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return results with correlations, and with counts of wrongly ranked p99 E2E latencies.
+    """Return a table of results with two more columns: ``pearson_r`` and ``inversions``.
 
-    Columns are Pearson's r of predicted and measured times, and the number of ranking inversions,
-    for ``all`` and for each held-out part. An inversion is a pair of rows whose measured 99th
-    percentiles differ by more than 20 % and whose predicted percentiles have the opposite order.
-    Inversions are counted only for the metric ``e2e_p99``.
+    The columns are Pearson's r of predicted and measured times, and the number of ranking
+    inversions, over all rows and for each held-out part. An inversion is a pair of rows whose
+    measured 99th percentiles differ by more than 20 % and whose predicted percentiles have the
+    opposite order. Inversions are counted only for the metric ``e2e_p99``.
 
     Args:
         results: Table of :func:`summarize`.
@@ -206,7 +206,7 @@ def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tupl
     return r, float(inversions(predicted, measured).sum()) if metric == "e2e_p99" else np.nan
 
 
-#: Minimum ratio of two measured times at which their order counts as certain.
+#: Minimum ratio of two rows' measured times at which the order of their predicted times is checked.
 RANKING_MARGIN = 1.2
 
 
@@ -227,7 +227,8 @@ def inversions(
 #: Maximum concurrency of a lightly loaded benchmark, chosen for presentation.
 LOW_CONCURRENCY = 16
 
-#: Group name -> function of a row's deployment and concurrency: whether the group has the row.
+#: Group name -> function of a row's deployment and concurrency that returns whether the row belongs
+#: to the group.
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,

@@ -43,18 +43,19 @@ from pinn.evaluation.tables import frame_grid
 
 #: Metric -> weight of its error in a configuration's score.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
-#: Maximum error of a row, as a logarithm; larger errors are set to this maximum.
+#: Maximum absolute log error of a row; larger errors count as this value.
 LARGEST_ERROR = np.log(3)
-#: Number of bootstrap resamples, enough for the smallest level of Holm's method.
+#: Number of bootstrap resamples, enough to resolve the smallest significance level of Holm's
+#: method, ``LEVEL`` / number of groups.
 DRAWS = 10_000
 #: Minimum probability of a lower overall error at which a candidate is released.
 SURE = 0.9
 #: A group is worse if its error rises by more than this percentage, and beyond its noise at this
 #: significance level.
 WORSE, LEVEL = 1.0, 0.05
-#: Minimum number of configurations for which a group's bootstrap uses only its own deviations.
-#: Smaller groups use the deviations of all groups of their source, or of all groups if the source
-#: has few configurations, too.
+#: Minimum number of configurations for which a group's bootstrap resamples only its own deviations
+#: from the group's mean. Smaller groups resample deviations of all groups of their source, or of
+#: all groups if the source has few configurations, too.
 LEAST = 4
 #: Source of measurements -> similar source, with which its bootstrap deviations are pooled.
 _ALIKE = {"held-out serving runs": "serving runs"}
@@ -62,9 +63,11 @@ _ALIKE = {"held-out serving runs": "serving runs"}
 #: measured)| and of its signed value, in percent. ``inside`` is the percentage of rows inside their
 #: intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
-#: File of ``training_noise`` beside the shipped checkpoint, with columns ``group`` and ``score``.
+#: Name of the file of :func:`training_noise` beside the shipped checkpoint, with the columns
+#: ``group`` and ``score``.
 NOISE_FILE = "training_noise.csv"
-#: First columns of the ledger; one column with the score of each group follows.
+#: First columns of the ledger, a table with a line of scores per checkpoint. ``panel`` is the
+#: overall score. A column for each group follows.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
 BETTER = "better, and no group is worse by more than its noise"
@@ -76,7 +79,9 @@ NOT_ADOPTED = "not adopted"
 
 
 def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """Summarize errors of :func:`panel_rows` by configuration and metric, in ``COLUMNS``.
+    """Return mean errors of scorecard rows by group, configuration and metric, with ``COLUMNS``.
+
+    Rows are those of ``pinn.evaluation.panel_rows.panel_rows``.
 
     Raises:
         PinnError: If a row has no prediction.
@@ -97,7 +102,7 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
-    """Return the mean error of every (group, configuration), weighted over metrics, in percent."""
+    """Return the error of each (group, configuration): a weighted mean over metrics, in percent."""
     weight = panel["metric"].map(WEIGHTS)
     key = [panel["group"], panel["configuration"]]
     return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
@@ -140,19 +145,19 @@ def training_noise(lines: pd.DataFrame) -> pd.Series:
     """Return the spread of each group's score between trainings with equal settings.
 
     Args:
-        lines: Lines of the ledger, one for each training.
+        lines: Lines of the ledger (a table of scores), one for each training.
 
     Returns:
-        Standard deviation by group, in the score's percent. Few trainings can agree by chance, so a
-        deviation is at least the median over the groups of the same source. Groups that a line
-        lacks are omitted.
+        Standard deviation of the score by group, in percent. Few trainings can agree by chance, so
+        a deviation is at least the median over the groups of the same source. Groups that are
+        missing in a line are omitted.
     """
     own = lines.drop(columns=list(LEDGER)).dropna(axis=1).std()
     return own.clip(lower=own.groupby(_sources(own.index)).transform("median"))
 
 
 def shipped_noise() -> pd.Series:
-    """Read the training noise by group from the table beside the shipped checkpoint."""
+    """Read each group's :func:`training_noise` from the table beside the shipped checkpoint."""
     path = find_checkpoint().with_name(NOISE_FILE)
     noise = read_panel(path, "write the table with scripts/training_noise.py")
     return noise.set_index("group")["score"]
@@ -161,11 +166,11 @@ def shipped_noise() -> pd.Series:
 def read_panel(
     path: Path, remedy: str = "write the table with 'pinn evaluate panel --out'"
 ) -> pd.DataFrame:
-    """Read a table with a column ``group``, and update old names of groups.
+    """Read a table with a column ``group``, and replace names of groups from earlier versions.
 
     Args:
         path: CSV file of ``pinn evaluate panel --out``, or of training noise by group.
-        remedy: Remedy in the error message if the file is missing or no table.
+        remedy: Advice in the error message if the file is missing or is not a table.
 
     Raises:
         PinnError: If the file cannot be read.
@@ -175,7 +180,7 @@ def read_panel(
 
 
 def read_ledger(path: Path) -> pd.DataFrame:
-    """Read the ledger (one line of scores per checkpoint), and update old names of groups.
+    """Read the ledger (a line of scores per checkpoint); replace old names of groups.
 
     Raises:
         PinnError: If the file cannot be read.
@@ -192,8 +197,8 @@ def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
     return (1 / (alike.map(alike.value_counts()) * alike.nunique())).to_numpy()
 
 
-#: Pattern of a group's name: source and model family (first word of the model's name, without
-#: version).
+#: Pattern of a group's name that captures the source and the model family, which is the first word
+#: of the model's name without its version.
 _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 
@@ -213,7 +218,8 @@ def compare_panels(
         b: Summarized scorecard of the candidate, as ``sum_up`` returns it.
         noise: ``training_noise`` by group, which is added to both scores. A group without a value
             gets the median.
-        alone: Only group in which B's new mechanism acts; None for the rule of candidates.
+        alone: Name of the only group in which B's new mechanism acts, to use the rule for such
+            mechanisms; None for the rule for all other candidates.
 
     Returns:
         A table and the verdict. The table has one row per common group and, last, one for the
@@ -248,7 +254,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return the groups that :func:`compare_panels` omits: no configuration is in both panels."""
+    """Return the groups that :func:`compare_panels` omits, as the panels share no configuration."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -280,11 +286,11 @@ def _mechanism_verdict(table: pd.DataFrame, alone: str) -> str:
 
 
 def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws groups"]:
-    """Return each group's mean over its configurations, in every bootstrap resample.
+    """Return the mean of each group over its configurations, in every bootstrap resample.
 
     Args:
         values: Value, such as the error in percent, of every (group, configuration).
-        pooled: Whether groups with few configurations use the deviations of other groups, too.
+        pooled: Whether groups with few configurations also resample deviations of other groups.
     """
     draw = np.random.default_rng(0)
     deviations = values - values.groupby(level=0).transform("mean")
@@ -305,7 +311,7 @@ def _sources(groups: pd.Index) -> np.ndarray:
 
 
 def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return one line of the ledger: date, checkpoint, description, overall and group scores.
+    """Return a line of the ledger: date, checkpoint hash, description, overall and group scores.
 
     Args:
         checkpoint: Checkpoint of the candidate.
@@ -318,7 +324,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
-    """Append a line to the ledger, with a new column for each new group."""
+    """Append a checkpoint's line of scores to the ledger, with a new column for each new group."""
     before = [read_ledger(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))

@@ -30,17 +30,18 @@ from pinn.training.data.engine_deployments import (
 )
 from pinn.training.data.silicon import read_silicon
 
-#: Every third load of a measured deployment, by concurrency, is simulated; the others are skipped.
+#: To save time, only every ``EVERY``-th load of a measured deployment, sorted by concurrency, is
+#: simulated.
 EVERY = 3
-#: Minimum ratio to the TTFT at the lowest load at which TTFT is mostly queue time, which magnifies
-#: errors of the step time.
+#: Ratio of a row's TTFT to the TTFT at the lowest load from which on the row counts as saturated:
+#: its TTFT is mostly queue time, which magnifies errors of the step time.
 SATURATED = 3.0
-#: GPU on which whole engine steps were measured, and maximum captured batch size in tokens. The
-#: table of the steps has neither.
+#: GPU on which whole engine steps were measured, and maximum batch size, in tokens, with a captured
+#: CUDA graph. The table of measured steps has neither.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
-#: GPU on which the serving runs in the training data were measured, which the table of their scores
-#: does not name. None of the runs' flags makes an interval wider.
+#: GPU on which the serving runs in the training data were measured. The table of their scores does
+#: not name it, nor the runs' flags, which are not needed: none of them makes an interval wider.
 RUNS_GPU = "H100-SXM"
 
 ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")
@@ -82,7 +83,7 @@ def panel_rows(
 def held_out_rows(
     of: HeldOut, held_out_runs: Sequence[Path], steps: Path | None, public: Sequence[Path]
 ) -> pd.DataFrame:
-    """Return the rows of :func:`panel_rows`, except rows of training serving runs."""
+    """Return the rows of :func:`panel_rows` without the serving runs of the training data."""
     runs = {HELD_OUT_RUNS: [run for path in held_out_runs for run in read_measured_runs(path)[0]]}
     for one in read_public_runs(public)[0]:
         runs.setdefault(one.set_name, []).append(one.run)
@@ -97,9 +98,10 @@ def held_out_rows(
 
 
 def panel_deployments() -> pd.DataFrame:
-    """Return the measured deployments to score, by ``group`` and ``configuration``.
+    """Return the measured deployments to score, with columns ``group`` and ``configuration``.
 
-    Every ``EVERY``-th load is kept. ``saturated`` is whether a row's TTFT is mostly queue time.
+    Every ``EVERY``-th load is kept. The column ``saturated`` is true if a row's TTFT is mostly
+    queue time.
     """
     engines = pd.concat([read_engines()[0], read_other_attention()[0]], ignore_index=True)
     rows = pd.concat(
@@ -139,9 +141,9 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
 
 
 def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.Series:
-    """Return whether each row's time is at least ``SATURATED`` x that at the lowest load.
+    """Return whether each row's time is at least ``SATURATED`` x the time at the lowest load.
 
-    The lowest load is that of the row's series, such as one deployment with equal lengths.
+    The lowest load is the first row of the same series, such as one deployment and equal lengths.
 
     Args:
         rows: Measurements in order of load.
@@ -174,15 +176,19 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
-    """Return measured and predicted latencies of serving runs, as scorecard rows of ``source``."""
+    """Return measured and predicted latencies of serving runs as scorecard rows of a source."""
     deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
     return _of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
 
 
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Convert a ``score_runs`` table with a column ``deployment`` to scorecard rows."""
-    # After sorting by request rate, the row of a whole run (NaN) follows the rows of its stages.
+    """Convert a ``score_runs`` table with a column ``deployment`` to scorecard rows.
+
+    Only whole runs are kept, without overloaded runs and without saturated TTFT.
+    """
+    # ``is_saturated`` expects the lowest load of a run first. Sorting by request rate puts the row
+    # of the whole run, whose rate is NaN, after the rows of its stages.
     scores = scores.sort_values("rate_per_s", kind="stable")
     queued = is_saturated(scores, ["run", "figure"], "measured_s")
     kept = ~queued | (scores["figure"] != "ttft_mean_s")

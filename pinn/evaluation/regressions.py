@@ -23,7 +23,7 @@ from pinn.training.serving_rows import ServingRows
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-#: Inputs of every row: one matrix for TPOT and one for TTFT.
+#: Inputs of a regression, a line per row: one matrix for TPOT and one for TTFT.
 Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
 
 
@@ -48,7 +48,8 @@ _FOLDS = 3
 #: Columns that describe the benchmark load of a row.
 _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
-#: Regularization strengths of ridge and lasso. Their target is linear in seconds, as in HFD-TL.
+#: Settings of ridge and lasso, which differ in regularization strength. Their target is the time
+#: itself and not its logarithm, as in HFD-TL.
 _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 7).tolist()]
 
 
@@ -69,7 +70,7 @@ _MLP = _both(
 
 
 def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
-    """Return ridge and lasso on HFD-TL's basis functions, and trees and an MLP on all inputs.
+    """Return regression methods: ridge and lasso on HFD-TL's basis functions, trees and an MLP.
 
     Args:
         observations: Measured deployments.
@@ -206,9 +207,9 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
 def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
     """Return each row's regression inputs for TPOT and for TTFT.
 
-    Inputs are a row's deployment, GPU rates, load, step features and roofline lower bounds.
-
-    The inputs for TPOT and for TTFT differ in step features and lower bounds, which are logarithms.
+    Inputs are the features of a row's deployment, its GPU's rates, its load, step features and
+    roofline lower bounds. Loads, step features and bounds are logarithms. The inputs for TPOT and
+    for TTFT differ in step features and bounds.
 
     Args:
         loads: Concurrency, prompt and output tokens, by row id.
@@ -218,7 +219,7 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
-    # Zero features are clipped to 1e-6 before the logarithm.
+    # Step features that are 0 have no logarithm, so they are clipped to 1e-6.
     tpot, ttft = (
         np.concatenate([*shared, np.log(np.maximum(some, 1e-6)), np.log(floor)[:, None]], axis=1)
         for some, floor in pairs

@@ -22,7 +22,7 @@ _WHOLE = "panel"
 def scorecard(checkpoint: Path) -> pd.DataFrame:
     """Return the TPOT and TTFT errors of every group of a checkpoint's scorecard (panel).
 
-    Groups in which a peer has the lower TPOT error are first.
+    Groups in which another estimator (peer) has the lower TPOT error are first.
 
     Args:
         checkpoint: Checkpoint with the files ``PANEL`` and ``BEFORE`` beside it, as written by
@@ -55,7 +55,7 @@ def _scores(path: Path) -> pd.DataFrame:
 
 
 def _peer_scores(peer: str) -> pd.DataFrame:
-    """Return a peer's TPOT and TTFT errors on the scorecard's deployments that it predicts."""
+    """Return another estimator's TPOT and TTFT errors by group, on rows that it predicts."""
     answers = released_predictions(peer)[["row_id", "tpot_s", "ttft_s"]].dropna()
     rows = panel_deployments().merge(answers, on="row_id", suffixes=("", "_peer"))
     tables = []

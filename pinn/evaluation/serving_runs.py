@@ -33,7 +33,7 @@ from pinn.training.serving_rows import ServingRows
 def read_runs(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:
-    """Read runs from a CSV, or from folders of inference-perf, for which ``gpu`` is required."""
+    """Read serving runs from a CSV, or from folders of inference-perf, which need ``gpu``."""
     folders = [path] if measured_runs.is_load_report(path) else []
     if path.is_dir() and not folders:
         folders = sorted(filter(measured_runs.is_load_report, path.iterdir()))
@@ -44,14 +44,15 @@ def read_runs(
     return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
 
 
-#: Minimum share of failed requests of an overloaded run, which is summarized separately.
+#: Share of failed requests from which on a run counts as overloaded; such runs are summarized
+#: separately.
 OVERLOADED = 0.05
 
 
 def score_checkpoint(
     runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
 ) -> tuple[pd.DataFrame, str]:
-    """Compare latencies predicted by a checkpoint's network with serving runs' measurements.
+    """Compare serving runs' measured latencies with those that a checkpoint's network predicts.
 
     Intervals need two more simulations per run.
 
@@ -80,8 +81,8 @@ def score_runs(
         method: Name of the coefficients' source in the table.
 
     Returns:
-        One row per run, stage (``all`` is the whole run) and metric: ``method``, ``run``,
-        ``model``, ``load``, ``stage``, ``rate_per_s``, ``figure``, ``measured_s``,
+        One row per run, stage (``all`` is the whole run) and metric (``figure``): ``method``,
+        ``run``, ``model``, ``load``, ``stage``, ``rate_per_s``, ``figure``, ``measured_s``,
         ``predicted_s``, ``error_percent``, ``failed_measured`` and ``failed_predicted`` (shares of
         the stage's requests).
     """
@@ -159,7 +160,8 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
 #: Name of the split of held-out serving runs in tables.
 RUNS_HELD_OUT = "serving runs, leave-one-model-out"
 
-#: Names in tables of the methods that predict held-out runs.
+#: Names, in tables, of the methods that predict serving runs; ``HELD_OUT`` is appended if the fit
+#: held out the run's model.
 TEACHER, NETWORK = "teacher", "network"
 HELD_OUT = ", model held out"
 
@@ -197,7 +199,7 @@ def run_folds(
 def score_left_out(
     learner: KernelLearner, folds: Sequence[tuple[Fold, list[MeasuredRun]]], root: Path
 ) -> pd.DataFrame:
-    """Score the network and teacher of each fold on the serving runs of its held-out model.
+    """Score each fold's network and teacher (kernel sums) on serving runs of the held-out model.
 
     Returns:
         Table as :func:`score_runs` returns it; names of methods end in ``HELD_OUT``.
@@ -207,7 +209,7 @@ def score_left_out(
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
-    """Return latency errors of the network and of the teacher of one training on serving runs."""
+    """Return latency errors on serving runs, of one training's network and of its teacher."""
     latencies = {
         TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
         NETWORK: network_latencies(learned.network, runs),
@@ -226,7 +228,7 @@ def network_latencies(
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return error summaries over whole runs of held-out models, with ``RESULT_COLUMNS``."""
+    """Return error summaries over whole runs with held-out models, columns ``RESULT_COLUMNS``."""
     left_out = scores["method"].str.endswith(HELD_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []
@@ -284,7 +286,7 @@ def with_intervals(
             dict(zip(names, part[column], strict=True))
             for column in ("predicted_s", "fast_s", "slow_s")
         )
-        if part["predicted_s"].isna().any():  # No request was served.
+        if part["predicted_s"].isna().any():  # The simulation served no request.
             ends = dict.fromkeys(names, (math.nan, math.nan))
         else:
             ends = figure_ends(value, least, most, half[str(run)])

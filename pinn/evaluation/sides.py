@@ -73,7 +73,7 @@ class Comparison:
         return {name: [*records(table)] for name, table in self.tables().items()}
 
     def show(self, details: bool = False) -> None:
-        """Print one screen of the comparison; with ``details`` every row and column."""
+        """Print the comparison on one screen; with ``details``, print every row and column."""
         from pinn.evaluation.comparison_text import print_comparison
 
         print_comparison(self, details)
@@ -114,8 +114,8 @@ class _Side(Scores):
     """Side A or B of a comparison; error summaries are empty if the side's file has none.
 
     Attributes:
-        surrogate: Surrogate of a checkpoint; None for other files.
-        given: Coefficients of a coefficient file; None for other files.
+        surrogate: Checkpoint that is ready to predict; None for other files.
+        given: Content of a coefficient file; None for other files.
         ends: ``beta.NAME`` or ``alpha.NAME`` -> ends of the coefficient's interval; empty for
             files without intervals.
     """
@@ -185,7 +185,7 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
-    """Return error summaries of a calibration; splits are the periods of the measured run."""
+    """Return a calibration's error summaries; a split is a period of the run and a kind of step."""
     columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
     errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
     rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]
@@ -206,7 +206,7 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
-    """Return label -> deployment for all deployments that both sides have coefficients of."""
+    """Return label -> deployment, for the deployments of which both sides have coefficients."""
     if any(side.surrogate is None and side.given is None for side in (a, b)):
         return {}
     files = [side.given.configuration() for side in (a, b) if side.given is not None]

@@ -1,6 +1,6 @@
 """TPOT by acceptance rate, for measurements that do not record multi-token prediction (MTP).
 
-Neither the number of drafted tokens nor their acceptance is known, and nothing is fitted. The table
+The measurements record neither the number of drafted tokens nor their acceptance. The printed table
 shows which acceptance rate would explain the measured TPOT. Times are those of the closed loop's
 mean step, without a simulation. B requests decode halfway through their outputs. A request ends
 after output / E steps, where ``output`` is its number of output tokens and E its mean number of
@@ -28,7 +28,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Deployment:
-    """Return a row's deployment with multi-token prediction of ``tokens`` tokens per step."""
+    """Return a row's deployment with multi-token prediction that drafts ``tokens`` per step."""
     serving = replace(one.served.serving, speculative_acceptance=str(acceptance))
     if serving.engine == SGLANG:
         drafted = replace(
@@ -72,7 +72,7 @@ def score_speculating(
 
     Args:
         rows: Rows as ``pinn.training.data.engine_deployments.read_speculating`` returns them.
-        of: Predictor of the rows' deployments.
+        of: Predictor of the coefficients of each row's deployment.
         tokens: Number of tokens drafted per step.
         acceptances: Acceptance rates of a drafted token.
 

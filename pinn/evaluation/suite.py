@@ -27,7 +27,8 @@ from pinn.training.kernel_data import fitted_surrogates
 #: Description of the evaluation data, shown below every table.
 EVIDENCE = "4 models of measured deployments and 6 models of serving runs"
 
-#: Methods that were trained on the rows that they predict, or on kernels of held-out models.
+#: Methods that cannot be ranked first, because they were trained on the rows that they predict or
+#: on kernels of held-out models.
 NOT_FOR_UNSEEN = ("blackbox, per configuration", *PEERS)
 
 
@@ -121,7 +122,7 @@ def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Metho
 def _write_tables(
     config: ExperimentConfig, measured: Measured, found: pd.DataFrame
 ) -> dict[str, object]:
-    """Write predictions, errors, ranking and decisions, and print an overview from the files."""
+    """Write tables of predictions, errors, ranking and decisions, and print an overview of them."""
     folder, observations = Path(config.output_dir), measured.observations
     predictions = found.drop(columns="group", errors="ignore")
     path = folder / "predictions.parquet"
@@ -148,9 +149,9 @@ def _write_tables(
 
 
 def _write_coverage(config: ExperimentConfig, measured: Measured, found: pd.DataFrame) -> None:
-    """Write the coverage of prediction intervals on data that they were not calibrated to.
+    """Write the coverage of prediction intervals on data to which they were not calibrated.
 
-    With ``fast``, write the coverage of the intervals of the shown checkpoint.
+    With ``fast``, write the coverage that is stored with the shown checkpoint's intervals.
 
     Raises:
         PinnError: If there are no errors to calibrate intervals to.

@@ -22,7 +22,7 @@ DECISIONS_CAPTION = (
     "100 % if it exceeds the limit by over 5 % (missed)."
 )
 
-#: Methods of the overview table -> their headings.
+#: Method in the overview table -> heading of its column.
 _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
@@ -108,14 +108,14 @@ def print_results(results: pd.DataFrame, evidence: str = "") -> None:
 
 
 def screen_grid(part: pd.DataFrame) -> Grid:
-    """Return an 80-column table of errors of three well-known methods by held-out model or GPU."""
+    """Return an 80-column table of three methods' errors by held-out model or GPU."""
     known = [method for method in _KNOWN if method in set(part["method"])]
     methods = (known or list(dict.fromkeys(part["method"])))[:3]
     return error_grid("held out", part, methods, models_only=True)
 
 
 def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
-    """Return methods' median / mean errors by held-out part, then by named group of rows."""
+    """Return a table of methods' ``median / mean`` errors, by held-out part and group of rows."""
     counts = part.groupby("held_out")["n"].max()
     cells = {
         (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
@@ -141,7 +141,7 @@ def print_decisions(table: pd.DataFrame) -> None:
 
 
 def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> Grid:
-    """Return each method's mean throughput loss, share of missed TPOT limits and loss by model.
+    """Return a table of each method's mean throughput loss, missed TPOT limits and loss by model.
 
     Args:
         part: Rows of one split.
@@ -187,7 +187,7 @@ def print_scores(scores: pd.DataFrame) -> None:
 def print_summary(
     summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
 ) -> None:
-    """Print each latency metric's median, mean and maximum error, and wrongly ranked run pairs."""
+    """Print median, mean and maximum error by latency metric, and wrongly ranked pairs of runs."""
     console = page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
     columns = {"method": "method", "part": "part", "figure": "figure"}
@@ -204,7 +204,7 @@ def print_summary(
 
 
 def _is_shown(held_out: str) -> bool:
-    """Return whether a held-out part is printed; parts within groups only for ``DETAILED``."""
+    """Return whether a held-out part is printed; within a group only if it is in ``DETAILED``."""
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 

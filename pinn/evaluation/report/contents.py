@@ -19,10 +19,10 @@ from pinn.measurements.deployments.observations import read_observations
 #: Prediction method that the report compares with all other methods.
 METHOD = "network"
 
-#: Tables of an evaluation that may be missing, unlike its predictions and results.
+#: Names of an evaluation's tables that may be missing; predictions and results always exist.
 _OTHERS = ("ranking", "coverage", "stated", "decisions")
 
-#: Empty table that replaces a missing one.
+#: Empty table that replaces a missing table of an evaluation.
 _EMPTY = pd.DataFrame(columns=["split", "metric", "part", "level", "coverage", "n"])
 
 _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_tokens"]
@@ -30,7 +30,7 @@ _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_token
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of an evaluation, from which its page is made; missing tables are empty.
+    """Tables of an evaluation, from which its page is made; a table without a file is empty.
 
     Attributes:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them,
@@ -59,12 +59,12 @@ class Tables:
         return rows[(rows["split"] == name) & rows["model"].notna()]
 
     def of_network(self, name: str) -> pd.DataFrame:
-        """Return the predictions by the method ``METHOD`` in one split method."""
+        """Return the network's predictions of measured deployments in one split method."""
         rows = self.of_split(name)
         return rows[rows["method"] == METHOD]
 
     def left_out_coverage(self) -> pd.DataFrame:
-        """Return coverage of prediction intervals in each split, and by held-out model or GPU."""
+        """Return the coverage of intervals over each split, and over each held-out model or GPU."""
         rows = self.coverage
         by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
         return rows[(rows["part"] == "all") | (rows["part"] == by)]
@@ -176,7 +176,7 @@ def ranking_grids(tables: Tables) -> list[Grid]:
 
 
 def decision_grids(tables: Tables) -> list[Grid]:
-    """Return the throughput lost by picking deployments by predictions, one table per split."""
+    """Return tables, one per split, of throughput lost by picking deployments by predictions."""
     grids = []
     for split, part in tables.decisions.groupby("split", sort=False):
         caption = (

@@ -12,7 +12,7 @@ from pinn.evaluation.metrics import percent_errors
 from pinn.evaluation.report.contents import Tables
 from pinn.training.data.released import PEERS
 
-# Errors of every held-out model and GPU: one dot per row, and a bar at the dots' median.
+# Plots of errors, one per held-out model or GPU: a dot per row, and a bar at the dots' median.
 
 #: Prediction methods whose errors are plotted side by side, if they have predictions.
 METHODS = (
@@ -22,12 +22,15 @@ METHODS = (
 
 #: Position of the legend relative to the axes of a figure.
 _Place = Literal["outside upper right", "outside lower center", "outside upper center"]
-#: Maximum error on the axis in percent; larger errors are drawn at the edge.
+#: Maximum error on the axis, in percent; larger errors are drawn at the edge of the plot.
 EDGE = 100.0
 
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """Draw absolute percentage errors of a metric by held-out part; None without predictions."""
+    """Draw a metric's absolute percentage errors, one plot per held-out part (model or GPU).
+
+    The figure is None without predictions.
+    """
     of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
     if not there:
@@ -72,7 +75,7 @@ def _draw(ax: Axes, y: int, rows: pd.DataFrame, metric: str, looks: Looks) -> No
     ax.plot([min(error.median(), EDGE)] * 2, [y - 0.38, y + 0.38], color="black", linewidth=2.2)
 
 
-# Predicted against measured times, with a band of predictions within 10 % of the measurement.
+# Plots of predicted against measured times, with a band of 10 % around the measured time.
 
 _NAMES = {"tpot": "time per output token", "ttft": "time to first token"}
 
@@ -126,11 +129,12 @@ def _ticks(low: float, high: float) -> list[float]:
     return found
 
 
-# Coverage of intervals over their level; intervals are calibrated without the held-out part.
+# Plots of the coverage of prediction intervals over their nominal level. The intervals for a
+# held-out part are calibrated on all other data.
 
 
 def calibration_figure(tables: Tables) -> Figure | None:
-    """Draw the coverage of prediction intervals over their level, one plot per split and metric.
+    """Plot the coverage of prediction intervals over their level, for each split and metric.
 
     A line shows the coverage over all rows, markers show the coverage of each held-out part.
     """
@@ -161,7 +165,7 @@ def calibration_figure(tables: Tables) -> Figure | None:
     return figure
 
 
-# Signed errors over concurrency, and over prompt and output lengths.
+# Plots of signed errors over concurrency, and over prompt and output lengths.
 
 
 def load_figure(rows: pd.DataFrame) -> Figure | None:

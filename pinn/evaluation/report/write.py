@@ -14,9 +14,9 @@ from pinn.evaluation.report.contents import METHOD, Picture, Tables
 #: Title of a section of the page -> its pictures and tables.
 Sections = Mapping[str, Sequence[Picture | Grid]]
 
-# First lines of a page: errors of the network on held-out data, and of the best peer.
+# First lines of a page: held-out errors of the network and of the best other estimator (peer).
 
-#: Split method -> plural noun of its held-out parts.
+#: Split method -> plural noun for the parts that it holds out.
 _UNSEEN = {
     "leave-one-model-out": "models",
     "leave-one-gpu-out": "GPUs",
@@ -25,8 +25,8 @@ _UNSEEN = {
 _COVERED = {split: f"unseen {what}" for split, what in _UNSEEN.items()}
 _COVERED |= {folds.RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
-#: Methods that do not count as peers: methods of this package, and methods trained on the rows that
-#: they predict.
+#: Beginnings of the names of methods that do not count as peers (other estimators): methods of this
+#: package, and methods trained on the rows that they predict.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
 
 
@@ -51,7 +51,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 
 def _compared(rows: pd.DataFrame, metric: str) -> str:
-    """Return text on the network's and the best peer's median error, on rows that both predict."""
+    """Return text on the median error of the network and of the best other estimator (peer)."""
     error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
@@ -68,7 +68,10 @@ def _compared(rows: pd.DataFrame, metric: str) -> str:
 
 
 def _covered(tables: Tables) -> str:
-    """Return text on the coverage of the shown checkpoint's or this evaluation's intervals."""
+    """Return text on the coverage of 90 % intervals in each split.
+
+    The intervals are the shown checkpoint's or, without one, those calibrated in this evaluation.
+    """
     rows = tables.stated
     if rows.empty:
         rows = tables.coverage[(tables.coverage["level"] - 0.9).abs() < 1e-9]
@@ -81,7 +84,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return split method -> SHA-256 of the checkpoint whose predictions are shown for it."""
+    """Return text on the splits whose predictions are from a checkpoint, and its short SHA-256."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)
@@ -91,7 +94,7 @@ def _shipped(tables: Tables) -> dict[str, str]:
 
 # Sections of a page, made from an evaluation's tables.
 
-#: Split method -> title of its section.
+#: Split method -> title of its section of the page.
 _TITLES = {
     "leave-one-model-out": "Held-out models",
     "leave-one-gpu-out": "Held-out GPUs",
@@ -161,7 +164,7 @@ def _calibration(tables: Tables) -> list[Picture]:
     return contents.picture("calibration", figures.calibration_figure(tables), caption)
 
 
-# Output of the page and its pictures.
+# Writing the page and its pictures.
 
 #: Names, without suffix, of the page's pictures that the docs show.
 DOCS_PICTURES = ("accuracy-leave-one-model-out-tpot", "agreement-leave-one-model-out-tpot")
