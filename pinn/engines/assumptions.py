@@ -1,4 +1,4 @@
-"""Assumptions behind a prediction, as text: the release and the speculative acceptance rate."""
+"""Assumptions behind a prediction, as text: engine release and speculative acceptance rate."""
 
 from pinn.common.numbers import number
 from pinn.engines.deployment import Deployment
@@ -6,12 +6,12 @@ from pinn.engines.recipe import ASSUMED, measured_line
 
 
 def release_line(deployment: Deployment) -> str:
-    """Return the served release and the measured releases of the training data as a sentence."""
+    """Return a sentence on the served engine release and the releases of the training data."""
     return measured_line(deployment.serving.engine, deployment.serving.engine_version)
 
 
 def acceptance_line(deployment: Deployment) -> str | None:
-    """Return a sentence on the assumed speculative acceptance; None without speculation."""
+    """Return a sentence on the acceptance rate of draft tokens; None without speculation."""
     recipe = deployment.recipe
     found = recipe.speculation
     if found is None:
@@ -27,6 +27,6 @@ def acceptance_line(deployment: Deployment) -> str | None:
 
 
 def assumption_lines(deployment: Deployment) -> list[str]:
-    """Return the sentence on the release and, with speculation, the one on the acceptance rate."""
+    """Return sentences on the engine's release and, with speculation, on the acceptance rate."""
     lines = [release_line(deployment), acceptance_line(deployment)]
     return [line for line in lines if line is not None]

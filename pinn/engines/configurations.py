@@ -1,4 +1,4 @@
-"""Configurations as keys and values: single ones, lists, grids, and pools of servers."""
+"""Engine configurations as keys and values: single ones, lists, grids, and pools of servers."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ from pinn.specs.pooling import with_runner
 from pinn.specs.request_media import media_options
 from pinn.specs.serving import ServingSpec
 
-# Configurations as keys and values, one or many, and their deployments.
+# Engine configurations as keys and values, one or many, and their deployments.
 
 #: Configuration as the user writes it: key -> value, as text or typed.
 Configuration = Mapping[str, object]
@@ -37,20 +37,21 @@ _SPELLINGS |= {
     for flag in FLAGS.values()
     for text in (*flag.other_names, *(short.removeprefix("-") for short in flag.shorts))
 }
-#: Switches that set a flag to the opposite value.
+#: Switches that set a flag to the opposite of their own value, such as SGLang's ``--disable-...``.
 _REVERSED = {text for flag in FLAGS.values() for text in flag.reversed_names}
 _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 
-#: All keys of a configuration: vLLM's flags with underscores, model, GPU and formats.
+#: All keys of a configuration: model, GPU, weight format, and vLLM's flags with underscores.
 KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
 def canonical(configuration: Configuration, where: str = "") -> Values:
-    """Return a configuration with canonical keys and typed values, without empty values.
+    """Return a configuration with canonical keys and typed values; keys without value are omitted.
 
     Args:
-        configuration: Keys as in ``KEYS`` or in another engine's spelling, with dashes or
-            underscores, or short as ``-tp`` or ``tp``; ``quantization`` means ``precision``.
+        configuration: Values by key. Keys are as in ``KEYS`` or in another engine's spelling, with
+            dashes or underscores, or short as ``-tp`` or ``tp``; ``quantization`` means
+            ``precision``.
         where: Prefix of error messages, such as the file and the row.
 
     Raises:
@@ -78,7 +79,7 @@ def _read(name: str, value: object, where: str) -> FlagValue:
 
 @lru_cache(maxsize=65536)
 def _cell(name: str, text: str) -> FlagValue:
-    """Convert a text to the type of a flag; return None if the text does not have this type."""
+    """Convert a text to the type of the flag ``name``; return None if that is impossible."""
     try:
         return _read(name, text, "")
     except PinnError:
@@ -167,7 +168,7 @@ def _model(name: str, precision: str | None) -> ModelSpec:
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:
-    """Warn of weight formats without measured kernels, naming the formats that are used instead."""
+    """Warn of weight formats without measured kernels, and name those whose kernels are used."""
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
@@ -194,7 +195,7 @@ def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
 
 
 def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
-    """Return a configuration for every combination of the values of the keys.
+    """Return the configurations of a grid: one per combination of the values in ``axes``.
 
     Raises:
         PinnError: If a key is unknown, a value has the wrong type or a list is empty.
@@ -216,7 +217,7 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
 
 
 def check_configurations(count: int, where: str = "") -> None:
-    """Check the number of configurations of a list or grid, before it is built.
+    """Check the number of configurations of a list or grid before they are built.
 
     Raises:
         PinnError: If ``count`` exceeds ``MOST_CONFIGURATIONS``.
@@ -225,10 +226,10 @@ def check_configurations(count: int, where: str = "") -> None:
 
 
 def parse_grid(text: str) -> list[Values]:
-    """Return the configurations of a grid as written on the command line.
+    """Return the configurations of a grid that is written as on the command line.
 
     Raises:
-        PinnError: If a part is not ``key=value,value``.
+        PinnError: If a word of the text is not ``key=value,value``.
 
     >>> len(parse_grid("gpu=H100,A100 tensor_parallel_size=1,2,4"))
     6
@@ -249,15 +250,15 @@ def parse_grid(text: str) -> list[Values]:
 def make_deployments(
     configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
 ) -> tuple[list[Values], list[Deployment], dict[int, str]]:
-    """Return the deployments of many configurations, and why configurations were skipped.
+    """Return the deployments of many configurations, and why some configurations were skipped.
 
     Args:
         configurations: Configurations from :func:`canonical`.
         skip_invalid: Whether to skip incompatible configurations, which are in most grids.
 
     Returns:
-        The valid configurations, their deployments, and the reasons for skipping others by their
-        number, from 1.
+        The valid configurations; their deployments; and for each skipped configuration its position
+        in ``configurations``, from 1, with the reason.
 
     Raises:
         PinnError: If a configuration is incompatible and ``skip_invalid`` is false, or if none is
@@ -307,7 +308,7 @@ def read_configurations(path: Path) -> list[Values]:
 
 
 def typed_configurations(typed: str | Path) -> list[Values]:
-    """Return the configurations of a file, if the text is a file's name, or else of a grid."""
+    """Return the configurations in a file if the text names a file, or else in a grid."""
     path = files.given_path(typed)
     grid = "=" in str(typed) and not path.is_file()
     return parse_grid(str(typed)) if grid else read_configurations(path)
@@ -340,7 +341,7 @@ def _from_tree(path: Path) -> list[Values]:
 
 
 def _named(tree: Configuration, where: str) -> Configuration:
-    """Return a mapping after checking that all keys are text; YAML allows other types."""
+    """Return a mapping after checking that all its keys are text; YAML allows other types."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
         raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")

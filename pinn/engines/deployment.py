@@ -91,14 +91,14 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 
 def _published(draft: str) -> ModelSpec | None:
-    """Return a draft model if its config.json is a local file or in the catalog; else None."""
+    """Return a draft model if its config.json is a local file or in the catalog; otherwise None."""
     if draft and (files.given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
 
 
 def _attention_group(target: ModelSpec) -> LayerGroup:
-    """Return the last group of layers that have attention over keys and a feed-forward part."""
+    """Return the target's last group of layers with softmax attention and a feed-forward part."""
     usual = [g for g in target.layer_groups if isinstance(g.attention, Attention) and g.ffn]
     if not usual:
         raise PinnError(
@@ -125,13 +125,14 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
     return replace(layer, precisions=models.WeightPrecisions())
 
 
-# Effects of recurrent states on a configuration: larger blocks in vLLM, and no prefix caching.
+# Effects of recurrent states (Mamba, gated delta net) on a configuration: larger blocks in vLLM,
+# and no prefix caching.
 #
 # vLLM keeps states in the same pool of blocks as keys and values. vLLM enlarges a block until a
 # layer's keys and values take as much memory as a layer's state. A request has one block per group
-# of recurrent layers. A state belongs to one exact prefix, so engines find shared prefixes only
-# where a state was kept. From 0.28 on, vLLM keeps states at the ends of blocks, which is not
-# modelled.
+# of recurrent layers. A state belongs to one exact prefix, so engines can reuse a shared prefix
+# only where they kept the state at its end. From 0.28 on, vLLM keeps states at the ends of blocks,
+# which is not modelled.
 
 #: The number of tokens per KV block must be a multiple of this number for FlashAttention. For MLA
 #: kernels, it must be a multiple of ``latent_state_block`` in ``data/engines/defaults.csv``.
@@ -149,10 +150,11 @@ _OTHERS = "prefixes of states are not modelled"
 
 
 def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the configuration with the effects of recurrent states; unchanged without such states.
+    """Return the configuration with the prefix caching and block size that recurrent states need.
 
-    vLLM keeps states in KV blocks. A model without keys and values has one block, which covers the
-    longest context. Other engines keep states in a separate pool.
+    The configuration of a model without recurrent states is unchanged. vLLM keeps states in KV
+    blocks. A model without keys and values has one block, which covers the longest context. Other
+    engines keep states in a separate pool.
 
     Args:
         recipe: Resolved engine configuration from flags and defaults.
@@ -201,7 +203,7 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 
 
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the configuration, without chunks and prefix caching for bidirectional models.
+    """Return the configuration; bidirectional models lose chunked prefill and prefix caching.
 
     Tokens of these models attend to later ones, so no part of a prompt can be computed separately.
     Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
@@ -223,7 +225,7 @@ def _with_page_sizes(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
 
 
 def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
-    """Return the block sizes of full and of windowed attention, relative to the smaller one.
+    """Return the tokens per block of full and of windowed attention, relative to the smaller one.
 
     All blocks have the same number of bytes. If the ratio of bytes per token is a whole number,
     layers with fewer bytes per token keep more tokens per block; otherwise the block is padded
@@ -239,7 +241,7 @@ def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
 
 
 def cached_attention(model: ModelSpec) -> Iterator[Attention]:
-    """Yield the attention of each group of layers whose cache is not another layer's."""
+    """Yield the attention of each layer group that has its own KV cache, not another layer's."""
     mixers = (group.attention for group in model.layer_groups)
     return (m for m in mixers if isinstance(m, Attention) and not m.shares_cache)
 
@@ -260,13 +262,13 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Return the cached elements per token and layer on one GPU; MLA's vector is replicated."""
+    """Return the cached elements per token, layer and GPU; every GPU caches MLA's whole vector."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
 
 
-# A model on GPUs under an engine configuration, which coefficients are predicted for.
+# Deployments: a model on GPUs under an engine configuration, for which step times are predicted.
 
 
 @dataclass(frozen=True)
@@ -308,7 +310,7 @@ class Deployment:
 
     @cached_property
     def draft(self) -> Draft | None:
-        """Return the draft model; None without speculative decoding, and for n-grams."""
+        """Return the draft model; None for n-gram drafting or without speculative decoding."""
         drafts = self.recipe.speculation
         return None if drafts is None else draft_of(self.model, drafts)
 
@@ -373,10 +375,10 @@ class Deployment:
 
     @property
     def expert_kernels(self) -> str:
-        """Return the experts' kernels; ``AUTO`` for the engine's choice in the kernel tables.
+        """Return the experts' kernels; ``AUTO`` for those measured as the engine's own choice.
 
-        What ``AUTO`` means depends on format and GPU, in the tables of vLLM 0.24.0. All other
-        kernels have separate measurements.
+        Which kernels ``AUTO`` stands for depends on weight format and GPU, as measured with vLLM
+        0.24.0. All other kernels have separate measurements.
 
         - Block-scaled fp8: Triton on Hopper (CUTLASS if whole experts are spread over GPUs), and
           TensorRT-LLM's kernel on data-center Blackwell. CUTLASS is therefore separate on Hopper if
@@ -398,7 +400,7 @@ class Deployment:
 
     @property
     def expert_kernel_format(self) -> Precision:
-        """Return the weight format of the experts' kernel times: ``MARLIN_FORMAT`` for Marlin."""
+        """Return the weight format under which kernel times of the experts are looked up."""
         if self.expert_kernels == MARLIN:
             return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts

@@ -1,4 +1,4 @@
-"""Division of an encoder of images or audio among the GPUs of a replica."""
+"""Division of a multimodal model's encoder (images or audio) among the GPUs of a replica."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from pinn.specs.serving import DATA
 
 
 class EncoderRanks(NamedTuple):
-    """Numbers of GPUs that share an encoder.
+    """Numbers of GPUs that share a multimodal model's encoder.
 
     Attributes:
-        layers: Number of GPUs among which each matrix is divided.
+        layers: Number of GPUs among which each of the encoder's matrices is divided.
         items: Number of GPUs over which images are spread; each GPU has a whole encoder.
     """
 
@@ -28,7 +28,7 @@ class EncoderRanks(NamedTuple):
 
 
 def encoder_ranks(deployment: Deployment, encoder: EncoderSpec) -> EncoderRanks:
-    """Return how the GPUs of a replica share an encoder.
+    """Return how the GPUs of a replica share a multimodal model's encoder.
 
     In models without support for ``--mm-encoder-tp-mode data``, matrices are divided in any mode.
     Sources: vLLM 0.33.0 config/model.py; model_executor/models/vision.py:

@@ -12,7 +12,7 @@ from pinn.specs.flags import check_flags, flag
 from pinn.specs.serving import SGLANG, TRTLLM
 
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
-#: Implementations of a store of keys and values in host memory.
+#: Implementations of a KV cache tier in host memory: vLLM's own, and LMCache.
 NATIVE, LMCACHE = "native", "lmcache"
 #: Times at which SGLang's HiCache stores a prefix: once it is computed, once it is reused, or when
 #: it leaves the GPU (sglang 0.5.3 to 0.5.23 server_args.py, like the choices below).
@@ -219,7 +219,7 @@ class EngineSpec:
 
     @property
     def scorer_weights(self) -> dict[str, float]:
-        """Return the weight of each scorer of a prefix-aware router."""
+        """Return the weight of each score by which a prefix-aware router ranks servers."""
         return read_weights(self.router_weights)
 
     @property
@@ -234,7 +234,7 @@ class EngineSpec:
 
     @property
     def without_tier(self) -> EngineSpec:
-        """Return these engine settings without the second tier of keys and values."""
+        """Return these engine settings without the second KV cache tier, such as host memory."""
         return replace(
             self, kv_offloading_size=None, kv_transfer_config="", enable_hierarchical_cache=False
         )

@@ -1,4 +1,4 @@
-"""Kernels that an engine chooses, for attention and for experts."""
+"""Kernels that an engine chooses for decode attention and for experts."""
 
 from dataclasses import replace
 from functools import cache
@@ -8,42 +8,44 @@ from pinn.errors import PinnError
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec
 
-# Engines whose kernels differ from vLLM's, and the times of these kernels relative to vLLM's.
+# Decode attention kernels of other engines, and their times relative to vLLM's kernels.
 
-#: Kernels of decode attention. ``AUTO`` is what vLLM runs on the GPU: FlashAttention 3 on
-#: Hopper, and TensorRT-LLM's kernels, which FlashInfer includes, on Blackwell. SGLang runs the same
-#: kernels (labels of aiconfigurator-core 0.12.0, ``generation_attention_perf``). ``XQA`` are
+#: Kernels of decode attention. ``AUTO`` means the kernels that vLLM runs on the GPU: FlashAttention
+#: 3 on Hopper, and TensorRT-LLM's kernels, which FlashInfer includes, on Blackwell. SGLang runs the
+#: same kernels (labels of aiconfigurator-core 0.12.0, ``generation_attention_perf``). ``XQA`` are
 #: TensorRT-LLM's own kernels on Hopper (the name is from memory, not from a source).
 AUTO, XQA = "auto", "xqa"
 HOPPER = 9.0
 #: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by bits of a
-#: cached element. They are geometric means over H100 and H200 (1.10 and 1.14; 0.69 and 0.63) of all
-#: shapes in both tables without a window, with heads of 64 or 128 elements, for which vLLM takes 30
-#: us or more. Shorter times cannot be compared, since TensorRT-LLM's operator also rotates and
-#: stores keys. On Blackwell, where the kernels are the same, the means are 1.06 and 1.04. Ampere,
-#: Ada and RTX have no ratio: only one GPU of each was measured.
+#: cached element. The values are geometric means over H100 and H200 (1.10 and 1.14 for 16 bits;
+#: 0.69 and 0.63 for 8 bits). They cover all shapes that are in both engines' tables, without a
+#: window, with heads of 64 or 128 elements, for which vLLM takes 30 us or more. Shorter times
+#: cannot be compared, since TensorRT-LLM's operator also rotates and stores keys. On Blackwell,
+#: where the kernels are the same, the means are 1.06 and 1.04. Ampere, Ada and RTX have no ratio:
+#: only one GPU of each was measured.
 XQA_TIME = {16: 1.12, 8: 0.66}
 
 
-# Kernels of routed experts: the engine's own choice, or kernels with separate measurements.
+# Kernels of routed experts: the engine's own choice (``AUTO``), or kernels measured separately.
 
 AUTO, TRITON, CUTLASS, MARLIN = "auto", "triton", "cutlass", "marlin"
 
-#: Format in which Marlin's expert kernels were measured; Marlin expands all 4-bit weights alike.
+#: Weight format under which Marlin's expert kernels were measured. Marlin takes as long for every
+#: 4-bit format, because it expands all of them to 16 bits.
 MARLIN_FORMAT = "int4_wo"
 
 
 #: Names of expert kernels as the engines spell them: vLLM's ``--moe-backend``, SGLang's
 #: ``--moe-runner-backend`` and TensorRT-LLM's ``moe_config.backend``. ``AUTO`` means the kernels
-#: that the kernel tables measured as the engine's choice.
+#: that were measured as the engine's own choice.
 @cache
 def kernel_names() -> dict[str, str]:
-    """Return the kernels that each name in ``data/engines/kernel_names.csv`` means."""
+    """Return the kernels (such as ``AUTO``) that each name in ``kernel_names.csv`` means."""
     return {row["name"]: row["kernels"] for row in engine_rows("kernel_names.csv")}
 
 
 def named_kernels(name: str) -> str:
-    """Return which of ``AUTO``, ``TRITON``, ``CUTLASS`` and ``MARLIN`` a flag's value means.
+    """Return which of ``AUTO``, ``TRITON``, ``CUTLASS`` and ``MARLIN`` a kernel name means.
 
     Raises:
         PinnError: If no engine has kernels of this name.
@@ -57,7 +59,7 @@ def named_kernels(name: str) -> str:
 
 
 def known_kernels(name: str) -> str:
-    """Return a flag's value in lower case, after checking that an engine has these kernels.
+    """Return a name of expert kernels in lower case, after checking that an engine has them.
 
     Raises:
         PinnError: If no engine has kernels of this name.
@@ -69,7 +71,7 @@ def known_kernels(name: str) -> str:
 def with_release_kernels(
     recipe: EffectiveRecipe, model: ModelSpec, gpu: GpuSpec, engine: str, version: str
 ) -> EffectiveRecipe:
-    """Return the configuration with the release's expert kernels, unless a flag names kernels.
+    """Return the configuration with the release's default expert kernels, unless a flag sets them.
 
     Args:
         recipe: Resolved engine configuration from flags and defaults.

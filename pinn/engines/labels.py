@@ -16,7 +16,7 @@ def hardware_label(deployment: Deployment) -> str:
 
 
 def format_label(deployment: Deployment) -> str:
-    """Return the weight formats of attention and feed-forward part as text, once if equal."""
+    """Return the weight formats of attention and feed-forward layers as text, once if equal."""
     formats = deployment.model.precisions
     ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
     names = dict.fromkeys([formats.attention.name, ffn.name])
@@ -25,6 +25,6 @@ def format_label(deployment: Deployment) -> str:
 
 
 def step_limits(deployment: Deployment) -> str:
-    """Return the maximum tokens and requests of a step as text."""
+    """Return the maximum tokens and requests per step as text."""
     recipe = deployment.recipe
     return f"up to {recipe.token_budget:,} tokens and {recipe.max_requests:,} requests per step"

@@ -1,4 +1,4 @@
-"""Reader of an engine's launch command, flag by flag."""
+"""Conversion of an engine's launch command to a configuration, flag by flag."""
 
 import difflib
 import json
@@ -21,10 +21,10 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # Flags of the engines' launch commands: ``data/engines/launch_flags.csv``.
 #
-# Names are those of the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to 0.5.23
-# (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``, ``arg_groups/fields``),
-# and of ``trtllm-serve`` with the keys of its YAML options (from memory). A test compares the table
-# with the source of the newest release.
+# The flags' names are those of the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to
+# 0.5.23 (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``,
+# ``arg_groups/fields``), and of ``trtllm-serve`` with the keys of its YAML options (from memory). A
+# test compares the table with the source of the newest release.
 
 TAKEN, NO_EFFECT, UNMODELLED = "taken", "no_effect", "unmodelled"
 SWITCH, VALUE, VALUES = "switch", "value", "values"
@@ -37,8 +37,9 @@ class Known(NamedTuple):
         kind: Effect on predictions: ``TAKEN`` (sets a field), ``NO_EFFECT`` or ``UNMODELLED``.
         takes: Arguments of the flag: ``SWITCH`` for none, ``VALUE`` for one, ``VALUES`` for
             several.
-        field: Field of ``ServingSpec`` or ``EngineSpec`` that the flag sets. The prefix ``!`` means
-            the opposite value, ``:`` a reader of ``pinn.engines.launch_values``.
+        field: Field of ``ServingSpec`` or ``EngineSpec`` that the flag sets. With the prefix ``!``,
+            the field is set to the opposite value. The prefix ``:`` names a function of
+            ``pinn.engines.launch_values``.
     """
 
     kind: str
@@ -48,7 +49,7 @@ class Known(NamedTuple):
 
 @cache
 def known_flags(engine: str) -> dict[str, Known]:
-    """Return the description of each flag of an engine, by the flag's name with dashes."""
+    """Return how each flag of an engine is treated, by the flag's name with dashes."""
     return {
         name: Known(row["kind"], row["takes"], row["field"])
         for row in engine_rows("launch_flags.csv")
@@ -64,16 +65,16 @@ def unknown_flag(engine: str, name: str) -> PinnError:
     return PinnError(f"{name} is not a known flag of {engine}{meant}")
 
 
-# Conversion of a launch command to a configuration and lists of flags without effect.
+# Conversion of a launch command to a configuration, with lists of its flags by their effect.
 
-#: Full names of short flags for keys of vLLM's JSON arguments (0.33.0
+#: Short flags for keys of vLLM's JSON arguments, with the flags' full names (0.33.0
 #: ``vllm/engine/arg_utils.py``).
 _PARTS = {
     "--spec-method": "--speculative-config.method",
     "--spec-model": "--speculative-config.model",
     "--spec-tokens": "--speculative-config.num_speculative_tokens",
 }
-#: Prefixes of the environment variables that each engine reads.
+#: Prefixes of the names of environment variables that each engine reads.
 _OWN = {VLLM: ("VLLM_",), SGLANG: ("SGLANG_", "SGL_"), TRTLLM: ("TRTLLM_", "TLLM_", "ENABLE_")}
 
 
@@ -101,7 +102,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """Return a sentence for each list of flags and variables that is not empty."""
+        """Return a sentence for each list of flags and variables (by effect) that is not empty."""
         titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
@@ -152,8 +153,8 @@ def read_arguments(
     files = [_of_file(engine, value) for name, value in pairs if _is_file(known, name)]
     typed = [(name, value) for name, value in pairs if not _is_file(known, name)]
     inside = list(chain.from_iterable(files))
-    # Typed arguments override the YAML file in vLLM and SGLang; in TensorRT-LLM the file overrides
-    # them.
+    # Arguments on the command line override the YAML file in vLLM and SGLang; in TensorRT-LLM the
+    # file overrides the command line.
     ordered = [*typed, *inside] if engine == TRTLLM else [*inside, *typed]
     for name, value in _gathered(engine, ordered).items():
         _take(found, name, value)
@@ -207,7 +208,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 
 
 def _values(rest: list[str]) -> int:
-    """Return the number of words before the next flag of a command."""
+    """Return the number of words before the next flag in the rest of a command."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 
@@ -225,7 +226,7 @@ def _known(engine: str, name: str) -> Known:
 
 
 def _on(known: Mapping[str, Known], name: str) -> str:
-    """Return the flag that a ``--no-`` flag disables; any other flag unchanged."""
+    """Return the switch that a ``--no-`` flag turns off; any other flag is returned unchanged."""
     on = f"--{name.removeprefix('--no-')}"
     off = name.startswith("--no-") and name not in known and on in known
     return on if off and known[on].takes == SWITCH else name
@@ -334,10 +335,10 @@ def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) ->
 
 
 def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
-    """Return whether a model runs on mxfp4 kernels, with 16-bit and with 8-bit activations.
+    """Return whether a model's mxfp4 experts can run with 16-bit and with 8-bit activations.
 
-    This is the case for mxfp4 checkpoints on compute capability 10.x (``vllm 0.15.1
-    quantization/mxfp4.py: get_mxfp4_backend``).
+    A variable selects between them. Both exist for mxfp4 checkpoints on compute capability 10.x
+    (``vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend``).
     """
     if gpu is not None and not 10 <= gpu.compute_capability < 11:
         return False

@@ -1,4 +1,4 @@
-"""Words of a launch command, and the values of its flags."""
+"""Parts of a launch command, and effects of its flags' values on the configuration."""
 
 import re
 import shlex
@@ -17,8 +17,8 @@ from pinn.specs.serving import DATA, DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VL
 
 # Words of a launch command: its variables, the engine, its release and its arguments.
 
-#: Words of a command that start each engine. After the words in the second and third rows of the
-#: table, the model cannot be a positional argument.
+#: Words of a command that start each engine. The second and third rows of the table start vLLM by a
+#: module, which does not take the model as a positional argument.
 _PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
@@ -146,7 +146,7 @@ def _arguments(words: list[str]) -> list[str]:
     return [word.removesuffix(";") for word in words[: min(end, last)]]
 
 
-# Values of the flags in a launch command, converted to fields of the specifications.
+# Effects of a launch command's flags: their values as fields of ``ServingSpec`` or ``EngineSpec``.
 
 
 class Read(NamedTuple):
@@ -156,7 +156,7 @@ class Read(NamedTuple):
 
     Attributes:
         fields: Value of each key of a configuration that the flag sets.
-        assumed: Sentence on what is not modelled; empty if the flag is modelled.
+        assumed: Description of an aspect that is not modelled; empty if the flag is modelled.
     """
 
     fields: Mapping[str, object] = {}
@@ -168,7 +168,7 @@ NOTHING = Read()
 
 @cache
 def _words(kind: str) -> dict[str, str]:
-    """Return the meaning of words in ``data/engines/launch_words.csv``.
+    """Return the meaning of each word of one type in ``data/engines/launch_words.csv``.
 
     Args:
         kind: Type of words: ``cache`` for formats of the KV cache; ``graphs`` for modes of CUDA
@@ -199,7 +199,7 @@ def whole_number(text: str) -> object:
 
 
 def plain(engine: str, name: str, value: object) -> Read:
-    """Return the effect of a flag that sets a field to the flag's value or to a synonym."""
+    """Return the effect of a flag that sets the field ``name`` to its value or to a synonym."""
     if name == "kv_cache_dtype":
         value = _words("cache").get(str(value), str(value))
         if value not in KV_CACHE_DTYPES:
@@ -252,7 +252,7 @@ def _all_to_all(value: Any, _: str = "") -> Read:
 
 
 def _balance(value: Any, _: str = "") -> Read:
-    """Return the effect of TensorRT-LLM's balancing of ranks; prompts wait 50 steps by default."""
+    """Return the effect of TensorRT-LLM's balancing of prompts over attention replicas."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
         return Read({"attention_dp_timeout_iters": 50} if on else {}, "" if on else "no balance")
@@ -265,7 +265,7 @@ def _speculation(value: object, _: str = "") -> Read:
 
 
 def _overrides(value: object, _: str = "") -> Read:
-    """Return the effect of vLLM's config.json overrides; scaled positions extend the context."""
+    """Return the effect of vLLM's ``--hf-overrides``; RoPE settings permit a longer context."""
     values = _object(value, "--hf-overrides")
     if any("rope" in key or key in ("max_position_embeddings", "rope_type") for key in values):
         return Read({"force": True}, "--max-model-len is not compared with the model's maximum")
@@ -273,7 +273,7 @@ def _overrides(value: object, _: str = "") -> Read:
 
 
 def _rope(value: object, _: str = "") -> Read:
-    """Return the effect of the settings that scale positions (rope scaling)."""
+    """Return the effect of ``--rope-scaling``, which permits a longer context."""
     return _overrides({"rope_scaling": _object(value, "--rope-scaling")})
 
 
@@ -281,8 +281,8 @@ def _optimization(value: object, version: str) -> Read:
     """Return the effect of vLLM's optimization level on CUDA graphs.
 
     Since 0.12, level 0 runs without graphs and level 1 with piecewise graphs; levels 2 and 3 are
-    the default (``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``). Before 0.12, the
-    level meant the level of compilation.
+    the default (``vllm 0.15.1 vllm/config/vllm.py: OPTIMIZATION_LEVEL_00``). Before 0.12, the flag
+    set the level of torch.compile.
     """
     level = str(value).removeprefix("O")
     if version and release(version) < (0, 12):
@@ -324,7 +324,7 @@ def _object(value: object, name: str) -> dict[str, Any]:
 
 
 def _task(value: object, _: str = "") -> Read:
-    """Return the effect of ``--task``, the old name of ``--runner``, or of ``--convert``."""
+    """Return the effect of ``--task`` (the old name of ``--runner``) or ``--convert``."""
     word = str(value)
     if word in ("auto", "none", "draft", "transcription"):
         return NOTHING
@@ -345,7 +345,7 @@ def _spread(_value: object, _: str = "") -> Read:
 
 
 def _connector(value: Any, _: str) -> Read:
-    """Return the effect of a KV connector; only a tier in host memory is modelled."""
+    """Return the effect of ``--kv-transfer-config``; only a tier in host memory is modelled."""
     where = "--kv-transfer-config"
     given = value if isinstance(value, dict) else documents.parse_json(value, where)
     connector = given.get("kv_connector")
@@ -354,7 +354,8 @@ def _connector(value: Any, _: str) -> Read:
     return Read(assumed=f"without the transfers of {connector}")
 
 
-#: Name in ``launch_flags.csv`` -> function that returns the effect of a flag's value in a release.
+#: Name in column ``field`` of ``launch_flags.csv`` -> function of a flag's value and the engine's
+#: release that returns the flag's effect.
 READERS: dict[str, Callable[[Any, str], Read]] = {
     f":{read.__name__.removeprefix('_')}": read
     for read in (
@@ -366,7 +367,7 @@ READERS: dict[str, Callable[[Any, str], Read]] = {
 }  # fmt: skip
 
 
-#: Keys of LMCache's connector configuration, by environment variable.
+#: Keys of LMCache's configuration in ``--kv-transfer-config``, by equivalent environment variable.
 _LMCACHE = {
     "LMCACHE_LOCAL_CPU": "lmcache.local_cpu",
     "LMCACHE_MAX_LOCAL_CPU_SIZE": "lmcache.max_local_cpu_size",
@@ -375,9 +376,10 @@ _LMCACHE = {
 
 
 def connector_variable(configuration: Mapping[str, Any], name: str, value: str) -> Read | None:
-    """Return the field that a variable of LMCache sets; None for other variables or connectors.
+    """Return the field that an environment variable of LMCache sets; None if it sets none.
 
-    The connector's own configuration overrides the variable.
+    Without LMCache as KV connector, its variables set nothing. Values in ``--kv-transfer-config``
+    override the variables.
     """
     if name not in _LMCACHE:
         return None
@@ -392,9 +394,10 @@ def connector_variable(configuration: Mapping[str, Any], name: str, value: str) 
 
 
 def variable_read(name: str, on: bool) -> Read | None:
-    """Return the fields that an environment variable sets if it is on or off; None if unknown.
+    """Return the fields that an environment variable sets when on or off; None if it is unknown.
 
-    Each state of a variable with an effect has a line in ``data/engines/launch_variables.csv``.
+    Each state (on or off) of a variable that has an effect is a row of
+    ``data/engines/launch_variables.csv``.
     """
     lines = [row for row in engine_rows("launch_variables.csv") if row["variable"] == name]
     line = next((row for row in lines if on == (row["when"] == "on")), None)

@@ -20,9 +20,9 @@ from pinn.units import GIB
 # ``data/engines/defaults.csv`` has every default once, with its source. The first matching row
 # applies; an empty cell matches everything.
 
-#: Numbers of an engine's version, such as (0, 15, 1).
+#: Numbers of an engine's release, such as (0, 15, 1).
 Release = tuple[int, ...]
-#: Pattern of an engine's version, which may have a suffix.
+#: Pattern of an engine's release, which may have a suffix.
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 
@@ -33,16 +33,17 @@ class Default:
     Attributes:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         flag: Field of ``ServingSpec``; for expert kernels, the number format of their weights.
-        since: First release with the default; None for no lower limit.
-        until: First release without the default; None for no upper limit.
+        since: First release in which the default applies; None for no lower limit.
+        until: First release in which the default no longer applies; None for no upper limit.
         gpu: Regular expression for a part of the GPU's name in lower case; empty for any GPU.
         limits: Minimum (included) and maximum (excluded) of the GPU's memory in GiB, of its compute
             capability and of the tensor-parallel size.
-        models: Values of ``model_type``; empty for any.
-        spread: Ways to distribute experts, out of ``tp``, ``ep`` and ``dp``; empty for any.
-        value: Value of the flag, as text.
+        models: Values of ``model_type`` to which the default applies; empty for any.
+        spread: Ways to distribute experts to which the default applies, out of ``tp``, ``ep`` and
+            ``dp``; empty for any.
+        value: Value that the flag has by default, as text.
         assumed: Whether the default is an assumption, not read in the engine's source.
-        source: Source of the default.
+        source: Source of the default: release and file.
     """
 
     engine: str
@@ -58,7 +59,7 @@ class Default:
     source: str
 
     def holds(self, version: Release, gpu: GpuSpec, tp: int, model_type: str, spread: str) -> bool:
-        """Return whether the default applies to a release, GPU, TP size, model and ``spread``."""
+        """Return whether this default applies to a release, GPU, TP size, model and ``spread``."""
         sizes = gpu.memory_bytes / GIB, gpu.compute_capability, tp
         return (
             (self.since is None or version >= self.since)
@@ -120,7 +121,7 @@ def _of(engine: str, flag: str) -> tuple[Default, ...]:
 
 @cache
 def models_named(engine: str) -> frozenset[str]:
-    """Return the model types for which an engine has special defaults."""
+    """Return the ``model_type`` values for which an engine has special defaults."""
     return frozenset(m for d in all_defaults() if d.engine == engine for m in d.models)
 
 
@@ -128,7 +129,7 @@ def models_named(engine: str) -> frozenset[str]:
 def engine_default(
     engine: str, flag: str, version: str, gpu: GpuSpec, tp: int = 1, model_type: str = ""
 ) -> Default:
-    """Return the default of a flag in a release, on a GPU, for a model.
+    """Return the default of a flag in a release, on a GPU and for a model.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -183,7 +184,7 @@ def served_release(engine: str, version: str) -> str:
 
 
 def unread_notice(engine: str, version: str) -> str | None:
-    """Return a note if the defaults of a release are unknown; None if they are known.
+    """Return a notice if the defaults of a release are unknown; None if they are known.
 
     Releases outside the known range have the defaults of the nearest end of the range.
 
@@ -228,7 +229,7 @@ ALL = "all"
 def measured_line(engine: str, version: str) -> str:
     """Return a sentence on the engine's release and the measured releases in the training data.
 
-    A release decides defaults, kernels and scheduling; coefficients do not depend on it.
+    The release decides defaults, kernels and scheduling; the coefficients of step time do not.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -269,7 +270,7 @@ def releases_text(engine: str) -> str:
 
 
 def release_order(version: str) -> tuple[int, Release, str]:
-    """Return a sort key that puts ``all`` first, then releases by number, then other tags."""
+    """Return a sort key: ``all`` first, then releases by number, then tags without a number."""
     if version == ALL:
         return 0, (), version
     try:
@@ -285,10 +286,10 @@ def _follows(before: str, after: str) -> bool:
 
 # Differences between the schedulers of vLLM's releases, with their sources.
 
-#: Batches that may include a request's decodes under pipeline parallelism with asynchronous
-#: scheduling. ``ONE_BATCH``: only one of the batches in flight. ``ANY_BATCH``: all batches in
-#: flight. ``STAGGERED``: one batch in as many steps as there are stages, with one more batch in
-#: flight than stages.
+#: Batches in flight that may include a request's decodes, under pipeline parallelism with
+#: asynchronous scheduling. ``ONE_BATCH``: only one of the batches in flight. ``ANY_BATCH``: all
+#: batches in flight. ``STAGGERED``: one batch in as many steps as there are stages, and the batches
+#: in flight are one more than the stages.
 ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 
@@ -297,21 +298,22 @@ class SchedulerRules:
     """Rules of a scheduler that differ between its releases.
 
     Attributes:
-        pipelined_decodes: Batches with a request's decodes: ``ONE_BATCH``, ``ANY_BATCH`` or
-            ``STAGGERED``.
+        pipelined_decodes: Batches in flight that may include a request's decodes with pipeline
+            stages: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
         whole_prompts: Whether a request is admitted only if the cache has room for its whole
             prompt, not just for the first chunk.
-        uncached_first: Whether freed blocks without a cached prefix are reused before all others,
-            instead of after them.
+        uncached_first: Whether freed blocks without a cached prefix are reused before all other
+            free blocks, instead of after them.
         cuts_lone_prompts: Whether the chunk limit also applies if there is only one request.
         awaits_preempted: Whether a preempted request restarts only after its batches in flight end.
-        group_padding: Maximum ratio of the layer counts of two attention types for which KV cache
-            groups have the larger count.
-        windows_in_flight: Whether windows are extended by the tokens of all batches in flight,
-            instead of those of one batch.
-        mixed_pages: Whether a block can contain pages of several sizes.
-        state_checkpoints: Recurrent mixers that also keep states within a prompt, for prefix
-            caching.
+        group_padding: Maximum ratio of the layer counts of two attention types up to which all KV
+            cache groups have as many layers as the more frequent type.
+        windows_in_flight: Whether KV cache memory for a sliding window is extended by the tokens of
+            all batches in flight, instead of those of one batch.
+        mixed_pages: Whether a KV cache block can contain pages (one layer's bytes) of several
+            sizes.
+        state_checkpoints: Types of recurrent layers, separated by spaces, that keep states also
+            within a prompt, for prefix caching.
         packs_sparse_keys: Whether the packed fp8 format of sparse attention's keys is used on every
             GPU.
         pads_eager_ranks: Whether data-parallel ranks are padded to the largest rank also in steps
@@ -338,8 +340,8 @@ class SchedulerRules:
 def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     """Return the scheduler rules of a vLLM release, and their sources as text.
 
-    Each change is a row of ``data/engines/scheduler_rules.csv`` with the first release that has it.
-    The change applies to every patch of that release.
+    Each change between releases is a row of ``data/engines/scheduler_rules.csv``, with the first
+    release that has it. The change applies to every patch of that release.
     """
     rules = SchedulerRules()
     sources = ["vllm 0.15.1 vllm/v1/core/sched/scheduler.py: Scheduler.schedule"]
@@ -367,9 +369,11 @@ TOTAL, STATIC, FREE = "total", "static", "free"
 #: Part of a decode step that runs as CUDA graphs: the whole step, the pieces between attention
 #: layers, or nothing.
 WHOLE, PIECES, NOTHING = "full", "piecewise", "none"
-#: Exchange of tokens between expert ranks: only to the ranks that need them, or to all ranks.
+#: Exchange of tokens between expert ranks: a token is sent only to the ranks with its experts, or
+#: to all ranks.
 ALL_TO_ALL, GATHER = "all_to_all", "gather"
-#: Rules by which requests are distributed over replicas.
+#: Rules by which requests are distributed over replicas: to the replica with the fewest requests,
+#: or to each in turn.
 LEAST_LOADED, ROUND_ROBIN = "least_loaded", "round_robin"
 
 #: Types of origins of a resolved setting: a flag, the engine's default, an assumed default, or the
@@ -379,7 +383,7 @@ FLAG, DEFAULT, ASSUMED, DESIGN = "flag", "default", "assumed", "design"
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of a setting in the resolved engine configuration.
+    """Origin of one setting in the resolved engine configuration.
 
     Attributes:
         kind: ``FLAG``, ``DEFAULT``, ``ASSUMED`` or ``DESIGN``.
@@ -400,11 +404,11 @@ class RecipeEntry(TypedDict):
 
 @dataclass(frozen=True)
 class EffectiveRecipe:
-    """Resolved engine configuration of a deployment, in terms that all engines share.
+    """Resolved engine configuration of a deployment, in settings that are common to all engines.
 
     Parallel sizes refer to layers. ``tensor_parallel_size`` GPUs share an attention layer, and
-    ``data_parallel_size`` such groups compute attention of different requests. Whole experts are
-    distributed over ``expert_parallel_size`` GPUs, and each is split over
+    ``data_parallel_size`` groups of this size compute attention of different requests. Whole
+    experts are distributed over ``expert_parallel_size`` GPUs, and each is split over
     ``expert_tensor_parallel_size`` GPUs.
 
     Attributes:
@@ -414,7 +418,8 @@ class EffectiveRecipe:
         prompt_budget: Number of prompt tokens from which on a prefill step admits no further
             request.
         chunked_prefill: Whether prompts are split into chunks that fit the token budget.
-        chunk_multiple: Number of tokens to whose multiple all but the last chunk are rounded down.
+        chunk_multiple: Number of tokens of which every chunk of a prompt except the last is a
+            multiple.
         max_requests: Maximum number of running requests of one replica.
         admission: Admission rule: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
         admission_share: Share of the maximum output that ``ESTIMATE`` expects initially.
@@ -436,27 +441,27 @@ class EffectiveRecipe:
         expert_tensor_parallel_size: Number of GPUs over which each expert is split.
         expert_exchange: Exchange of tokens between expert ranks: ``ALL_TO_ALL`` or ``GATHER``.
         kv_cache_dtype: Number format of the KV cache; ``auto`` means the checkpoint's.
-        prefix_caching: Whether common prefixes are cached.
+        prefix_caching: Whether prefixes that requests share are cached.
         block_tokens: Tokens per block of the KV cache, the unit of prefix caching.
-        memory_share: Share of GPU memory for weights and KV cache.
+        memory_share: Share of GPU memory that the engine may use for weights and KV cache.
         memory_share_of: Memory that the share refers to: ``TOTAL``, ``STATIC`` or ``FREE``.
         sampler_bytes: Peak bytes per logit during sampling.
-        counted_graphs: Layers whose CUDA graphs are subtracted from the memory share: ``none``,
-            ``experts`` (layers with experts or latent attention) or ``all``.
-        counts_longest_requests: Whether the engine computes its logged cache tokens as a number of
+        counted_graphs: Models whose CUDA graphs are subtracted from the memory share: ``none``,
+            ``experts`` (models with experts or latent attention) or ``all``.
+        counts_longest_requests: Whether the engine logs the tokens of its KV cache as a number of
             requests of max_model_len tokens.
-        padded_width: Number to whose multiple the width of sliced mxfp4 experts is padded by
-            default.
+        padded_width: Number to a multiple of which the inner width of mxfp4 experts, sliced over
+            GPUs, is padded by default.
         graph_tokens: Maximum tokens of a step with prompts that runs as CUDA graphs; 1 if only
             decodes run as graphs, 0 without graphs.
         graph_requests: Maximum number of decodes of a decode-only step that runs as a CUDA graph; 0
             for no limit.
         graph_sizes: Numbers of decodes for which graphs are captured; a step is padded to the next
             one. Empty if coefficients were fitted to steps without padding.
-        decode_graphs: Part of a decode step in graphs: ``WHOLE``, ``PIECES`` or ``NOTHING``;
-            coefficients do not depend on it.
+        decode_graphs: Part of a decode step that runs as CUDA graphs: ``WHOLE``, ``PIECES`` or
+            ``NOTHING``; the coefficients of step time do not depend on it.
         fused_all_reduce: Whether an all-reduce and the norm after it are one fused kernel.
-        fused_all_reduce_bytes: Maximum message of the fused kernel in bytes; 0 without fusion.
+        fused_all_reduce_bytes: Maximum message of the fused kernel, in bytes; 0 without fusion.
         fused_quantization: Whether the fused kernel also quantizes its result.
         all_reduce_latency: Latency of an all-reduce of up to 256 KiB, relative to vLLM's own
             kernel.
@@ -534,7 +539,7 @@ class EffectiveRecipe:
         return found
 
 
-# Settings during resolution: values from flags and the engine's defaults, with their origins.
+# Settings of a configuration while it is resolved: values from flags and defaults, with origins.
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
 _NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
@@ -547,11 +552,11 @@ _SETTLED = tuple(_KINDS)
 OWN_KERNEL_BYTES = 2.0**23
 
 
-#: First vLLM release in which steps with prompts too long for CUDA graphs are launched as fast as
-#: compiled modules.
+#: First vLLM release in which steps with more prompt tokens than CUDA graphs cover are launched as
+#: fast as compiled modules.
 _FAST_LAUNCHES = (0, 19)
-#: Origin of the slower launches before ``_FAST_LAUNCHES``: inferred from TTFT, not from the
-#: engine's source.
+#: Origin of the slower launches before ``_FAST_LAUNCHES``. They are inferred from measured TTFT,
+#: not from the engine's source.
 _SLOW_LAUNCHES = (
     "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
     "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation. Inductor's runtime "
@@ -562,7 +567,7 @@ _SLOW_LAUNCHES = (
 
 @dataclass
 class RecipeFields:
-    """Settings of a configuration during resolution, each with its origin.
+    """Settings of an engine configuration while it is resolved, each with its origin.
 
     Attributes:
         serving: Flags of the engine.
@@ -584,7 +589,7 @@ class RecipeFields:
         return served_release(self.serving.engine, self.serving.engine_version)
 
     def put(self, name: str, value: object, text: str, kind: str = DESIGN) -> None:
-        """Set the value of a resolved setting, with the kind and the text of its origin."""
+        """Set the value of a setting, with the kind and the text of its origin."""
         self.values[name], self.origins[name] = value, Origin(kind, text)
 
     def put_design(self) -> None:
@@ -597,12 +602,12 @@ class RecipeFields:
             self.put("compiled", False, _SLOW_LAUNCHES, ASSUMED)
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
-        """Set a setting to the value of a flag, or to the flag's default."""
+        """Set the setting ``name`` to the value of a flag, or to the flag's default."""
         value, self.origins[name] = self.look_up(flag)
         self.values[name] = value if read is None else read(value)
 
     def default(self, name: str) -> Default:
-        """Return the row of the table of defaults that applies to a flag."""
+        """Return the row of ``data/engines/defaults.csv`` that applies to a flag."""
         engine, tp = self.serving.engine, self.serving.tensor_parallel_size
         return engine_default(engine, name, self.version, self.gpu, tp, self.model_type)
 
@@ -613,7 +618,7 @@ class RecipeFields:
         self.put(name, typed(_KINDS[name], default.value), default.source, kind)
 
     def look_up(self, name: str) -> tuple[Any, Origin]:
-        """Return the value of a flag, given or default, and its origin."""
+        """Return the value of a flag, given by the user or by default, and its origin."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
@@ -626,7 +631,7 @@ class RecipeFields:
     def put_graphs(
         self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
     ) -> None:
-        """Set which steps run as CUDA graphs: none if ``--enforce-eager`` is given."""
+        """Set which steps run as CUDA graphs; none do if ``--enforce-eager`` is given."""
         if self.serving.enforce_eager:
             tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]

@@ -13,7 +13,7 @@ from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE, Speculation
 from pinn.units import MIB
 
-# Speculative decoding that flags request, and the settings that it changes.
+# Speculative decoding that flags request, and its effects on overlap and the request limit.
 
 #: SGLang's default limit of running requests with any speculative algorithm (``server_args.py:
 #: _handle_speculative_decoding``, from 0.5.13 on ``arg_groups/speculative_hook.py``; 0.5.3.post1 to
@@ -24,12 +24,12 @@ _NOT_ASKED = Origin(recipe.DEFAULT, "--speculative-config is not given")
 
 
 def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:
-    """Return the speculation settings in the flags, and their origin.
+    """Return the speculative decoding that the flags request, and the origin of its settings.
 
     The origin is an assumption if no acceptance rate is given.
 
     Raises:
-        PinnError: If the flags cannot be read, or are combined with pipeline stages.
+        PinnError: If the speculation flags cannot be read, or are combined with pipeline stages.
     """
     config = serving.speculative_config
     if config in (NONE, "") or (serving.engine == SGLANG and config.lower() == NONE):
@@ -54,10 +54,10 @@ def _release(serving: ServingSpec) -> recipe.Release:
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
-    """Return why an engine does not schedule a step while the previous step runs, or None.
+    """Return why an engine does not schedule a step during the previous one; None if it does.
 
-    The result is None if the engine overlaps steps, as in SGLang's second version of speculation
-    from 0.5.11 on, and for n-grams from 0.5.14 on.
+    SGLang overlaps steps in its second version of speculation from 0.5.11 on, and for n-grams from
+    0.5.14 on.
     """
     if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
         reason = "no overlap scheduler with n-grams or a draft model (from memory)"
@@ -103,9 +103,10 @@ def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -
 def _shared_recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, _kinds: tuple[type, ...]
 ) -> EffectiveRecipe:
-    """Return the cached configuration, which models with equal flags and defaults share.
+    """Return the resolved configuration from a cache that models with equal defaults share.
 
-    Flags of different types have separate entries: 1 and 1.0 are equal, but are shown as given.
+    ``_kinds``, the types of the flags' values, is a part of the cache key: 1 and 1.0 are equal, but
+    each is shown as the user gave it.
     """
     found = RecipeFields(serving, gpu, model_type)
     found.put_design()
@@ -123,7 +124,7 @@ def _shared_recipe(
 
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
-    """Set the settings that a single flag determines in every engine."""
+    """Set the settings that are determined by a single flag in every engine."""
     flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
     flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
     flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
@@ -134,8 +135,8 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
 
 
-#: Settings without a flag: memory that a release subtracts from its memory share, and the way in
-#: which the release counts the tokens of the KV cache.
+#: Settings of memory without a flag: memory that a release subtracts from its memory share, the way
+#: in which it counts the tokens of the KV cache, and the padding of experts' weights.
 _OF_MEMORY = ("sampler_bytes", "counted_graphs", "counts_longest_requests", "padded_width")
 
 
@@ -153,9 +154,9 @@ def _settle_parallelism(found: RecipeFields) -> None:
         # sglang 0.5.9 server_args.py: _handle_a2a_moe sets ep_size to tp_size.
         origin = found.look_up("moe_a2a_backend")[1]
     elif not serving.enable_expert_parallel:
-        # vLLM merges tensor- and data-parallel ranks for the experts in both cases
-        # (``FusedMoEParallelConfig.make``): whole experts with the flag, slices of experts without
-        # it.
+        # vLLM merges tensor- and data-parallel ranks for the experts
+        # (``FusedMoEParallelConfig.make``): they have whole experts with --enable-expert-parallel,
+        # and slices of experts without it.
         spread = serving.ep_size or 1
         origin = found.look_up("ep_size")[1] if serving.ep_size else origin
     if ranks % spread:
@@ -203,12 +204,12 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
 
 
 def _settle_all_reduce(found: RecipeFields) -> None:
-    """Set the latency of the engine's own all-reduce relative to vLLM's.
+    """Set the latency of the engine's all-reduce kernel relative to vLLM's own kernel.
 
-    Without NVLink, all engines use NCCL.
+    Without NVLink, all engines use NCCL, so the ratio is 1.
 
-    SGLang and vLLM fuse with FlashInfer's copy of TensorRT-LLM's kernel (SGLang 0.5.10
-    layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0
+    SGLang and vLLM fuse all-reduce and norm with FlashInfer's copy of TensorRT-LLM's kernel (SGLang
+    0.5.10 layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0
     vllm/compilation/passes/fusion/allreduce_rms_fusion.py). Its latency is assumed to be that of
     TensorRT-LLM's default release.
     """
@@ -220,7 +221,7 @@ def _settle_all_reduce(found: RecipeFields) -> None:
     if not found.gpu.has_nvlink:
         latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
     found.put("all_reduce_latency", latency, source, kind)
-    # TensorRT-LLM's all-reduce kernel also quantizes the result.
+    # TensorRT-LLM's fused all-reduce kernel also quantizes its result.
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
     found.values["fused_quantization"] = quantizes
 
@@ -246,7 +247,7 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """Set the drafting method, and the settings that drafting disables or lowers."""
+    """Set speculative decoding, and the settings that it disables or lowers."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

@@ -1,4 +1,4 @@
-"""Compatibility checks: combinations of flags with which an engine would not start."""
+"""Compatibility checks for combinations of flags with which an engine would not start."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# Incompatible limits of the scheduler and of the KV cache.
+# Checks of the scheduler's limits and of the KV cache.
 
 _BLOCKS = (1, 8, 16, 32, 64, 128, 256)
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
 
 
 def requests_per_step(d: Deployment) -> Refusal | None:
-    """Return a refusal if the token budget is below the request limit that a flag sets."""
+    """Return a refusal if the flag for the request limit exceeds the token budget of a step."""
     asked, tokens = d.serving.max_num_seqs, d.recipe.token_budget
     refused = asked is not None and asked > tokens and runs(d, VLLM)
     return refusal(d, "requests_per_step", asked=asked, tokens=tokens) if refused else None
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
-    """Return a refusal if unchunked prompts may exceed the token budget that a flag sets."""
+    """Return a refusal if unchunked prompts can exceed the token budget that a flag sets."""
     asked, longest = d.serving.max_num_batched_tokens, d.longest_context
     whole = d.serving.enable_chunked_prefill is False
     refused = asked is not None and whole and asked < longest and runs(d, VLLM)
@@ -45,7 +45,7 @@ def prompt_interval(d: Deployment) -> Refusal | None:
 
 
 def longest_context(d: Deployment) -> Refusal | None:
-    """Return a refusal if the context exceeds the model's maximum.
+    """Return a refusal if the requested context exceeds the model's maximum.
 
     The remedy names the environment variable that allows longer contexts.
     """
@@ -90,7 +90,7 @@ def chunk_of_pages(d: Deployment) -> Refusal | None:
 
 
 def cache_format(d: Deployment) -> Refusal | None:
-    """Return a refusal of an fp8_e5m2 cache for checkpoints whose method has cache scales.
+    """Return a refusal of an fp8_e5m2 KV cache if the checkpoint's format can have cache scales.
 
     From 0.24.0 on, vLLM accepts compressed-tensors checkpoints without a ``kv_cache_scheme``. Model
     specifications do not record this key, so only block-scaled fp8 is refused.
@@ -103,37 +103,38 @@ def cache_format(d: Deployment) -> Refusal | None:
 
 
 def latent_cache(d: Deployment) -> Refusal | None:
-    """Return a refusal of an fp8 cache if latent attention runs in Triton before vLLM 0.18."""
+    """Return a refusal of an fp8 KV cache if MLA runs in Triton before vLLM 0.18."""
     hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
     latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
     cached = latent and d.kv_cache_precision.name == "fp8" and not hopper_or_blackwell
     return refusal(d, "latent_cache") if cached and runs(d, VLLM, below="0.18") else None
 
 
-# Models and draft methods that a release does not support.
+# Checks of models and draft methods that a release may not support.
 
 
 @cache
 def absences() -> dict[tuple[str, str, str], dict[str, str]]:
-    """Return the table of unsupported models: (engine, part, model type) -> row.
+    """Return the models that releases do not support: (engine, part, model type) -> row.
 
-    The part is ``model`` or ``mtp``. A row has the ``architecture``; ``absent``, the last release
-    without it; and ``since``, the first release with it, empty if there is none.
-    ``scripts/read_architectures.py`` reads the table from the engines' source.
+    The part is ``model`` or ``mtp`` (multi-token prediction). A row has the name of the
+    ``architecture``; ``absent``, the last release without it; and ``since``, the first release with
+    it, or an empty text. ``scripts/read_architectures.py`` reads the table from the engines'
+    source.
     """
     rows = engine_rows("architectures.csv")
     return {(row["engine"], row["part"], row["model_type"]): row for row in rows}
 
 
 def _absent(d: Deployment, rule: str, line: dict[str, str], otherwise: str) -> Refusal:
-    """Return a refusal from a row of :func:`absences`, whose remedy is a newer release, if any."""
+    """Return the refusal for a row of :func:`absences`; its remedy is a newer release, if any."""
     remedy = f"use {line['since']} or newer" if line["since"] else otherwise
     told = {"architecture": line["architecture"], "absent": line["absent"]}
     return refusal(d, rule, **told, remedy=remedy)
 
 
 def architecture(d: Deployment) -> Refusal | None:
-    """Return a refusal if the release that the user named does not support the model."""
+    """Return a refusal if the release given by the user does not support the model."""
     found = absences().get((d.serving.engine, "model", d.model.model_type))
     if found is None or not d.serving.engine_version or release_of(d) > release(found["absent"]):
         return None
@@ -141,7 +142,7 @@ def architecture(d: Deployment) -> Refusal | None:
 
 
 def prediction_layer(d: Deployment) -> Refusal | None:
-    """Return a refusal of multi-token prediction for models without a prediction layer."""
+    """Return a refusal of multi-token prediction if the model or release has no layer for it."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != MTP or d.serving.engine != VLLM:
         return None
@@ -155,7 +156,7 @@ def prediction_layer(d: Deployment) -> Refusal | None:
 
 
 def draft_model(d: Deployment) -> Refusal | None:
-    """Return a refusal of a draft model before vLLM 0.15.0, or one with another vocabulary size."""
+    """Return a refusal of draft models before vLLM 0.15.0, or with another vocabulary size."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != DRAFT_MODEL or d.draft is None or not runs(d, VLLM):
         return None
@@ -168,7 +169,7 @@ def draft_model(d: Deployment) -> Refusal | None:
 
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
-    """Return a refusal of SGLang's draft methods that do not support attention data parallelism."""
+    """Return a refusal of drafting in SGLang that attention data parallelism does not support."""
     drafts, algorithm = d.recipe.speculation, d.serving.speculative_config
     apart = drafts is not None and drafts.method in (DRAFT_MODEL, NGRAM)
     refused = apart and d.serving.enable_dp_attention and runs(d, SGLANG)
@@ -177,7 +178,7 @@ def drafts_beside_replicas(d: Deployment) -> Refusal | None:
 
 # All compatibility checks. Each check states the release and the file of its source.
 
-#: Checks of a whole deployment; the first refusal is reported.
+#: Checks of a whole deployment, in order; only the first refusal is reported.
 RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
     refused_formats.heads, refused_formats.kv_heads, refused_formats.experts_over_ranks,
     refused_formats.expert_width, refused_formats.dense_width, refused_formats.block_experts,

@@ -1,4 +1,4 @@
-"""Compatibility checks of number formats and parallel splits of a model."""
+"""Compatibility checks of a model's number formats and of its division over GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# A refusal of a deployment, and the engine's release to which the refusal's rule belongs.
+# Refusal of a deployment, and the engine's release to which a check applies.
 
 
 class Refusal(NamedTuple):
@@ -57,7 +57,7 @@ def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
 
 
 def version_of(d: Deployment) -> str:
-    """Return the served release, such as ``0.15.1``: the flag's, or that of the defaults."""
+    """Return the served release, such as ``0.15.1``: the flag's, or the newest known one."""
     return served_release(d.serving.engine, d.serving.engine_version)
 
 
@@ -78,7 +78,7 @@ def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
 
 
 def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
-    """Yield the mixer of each layer group of the model and of its draft, each with its model."""
+    """Yield (model, attention or recurrent mixer) for each layer group of model and draft."""
     for model in (d.model,) if d.draft is None else (d.model, d.draft.model):
         yield from ((model, g.attention) for g in model.layer_groups if g.attention is not None)
 
@@ -125,12 +125,12 @@ def expert_width(d: Deployment) -> Refusal | None:
 
 
 def dense_widths(d: Deployment) -> dict[int, str]:
-    """Return the type of each feed-forward layer that tensor parallelism splits, by width."""
+    """Return the widths of feed-forward layers that tensor parallelism splits, and their types."""
     dense = [g.ffn for g in d.model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
     found = {ffn.width: "dense_ffn" for ffn in dense}
     if d.model.moe is not None and d.model.moe.shared_width:
         found[d.model.moe.shared_width] = "shared_experts"
-    # Under attention data parallelism, each GPU has these dense layers whole.
+    # Under attention data parallelism, dense layers are not split: each GPU has them whole.
     return {} if d.serving.enable_dp_attention else found
 
 
@@ -147,7 +147,7 @@ MACHINE_GPUS = 8
 
 
 def beyond_a_machine(d: Deployment) -> str:
-    """Return a warning if layers communicate beyond a machine of eight GPUs; empty otherwise.
+    """Return a warning if a replica's layers span machines of eight GPUs; empty otherwise.
 
     Racks of GB200 and GB300 count as one machine. Engines do start across machines, but the slower
     links between machines are not modelled.
@@ -172,8 +172,8 @@ def beyond_a_machine(d: Deployment) -> str:
 # Number formats whose blocks of scales a split would cut, or that a GPU or release does not
 # support.
 
-#: Rows and columns of a block that shares a scale (``weight_block_size`` in all published
-#: checkpoints).
+#: Number of rows, and of columns, in a block of weights that share a scale (``weight_block_size``
+#: in all published checkpoints).
 BLOCK = 128
 
 
@@ -205,7 +205,8 @@ def block_dense(d: Deployment) -> Refusal | None:
 def block_attention(d: Deployment) -> Refusal | None:
     """Return a refusal if tensor parallelism splits projections inside blocks of fp8 scales.
 
-    MiMo-V2's keys and values together are padded to whole blocks (vLLM 0.31.0 models/mimo_v2.py).
+    MiMo-V2's projections of keys and values are padded to whole blocks, so they are not refused
+    (vLLM 0.31.0 models/mimo_v2.py).
     """
     tp = d.recipe.tensor_parallel_size
     if tp == 1 or d.model.precisions.attention.name != "fp8_block" or runs(d, TRTLLM):
@@ -221,7 +222,7 @@ def block_attention(d: Deployment) -> Refusal | None:
 
 
 def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
-    """Return the split projections of an attention with their width on a GPU, in whole heads."""
+    """Return name and width per GPU of each projection that tensor parallelism splits."""
     if isinstance(attention, LatentAttentionSpec):
         here = attention.heads // tp
         nope, value = attention.qk_nope_head_dim, attention.v_head_dim
@@ -244,7 +245,7 @@ def groups(d: Deployment) -> Refusal | None:
     """Return a refusal if tensor parallelism would separate inputs that share a scale.
 
     ``data/engines/format_groups.csv`` has the minimum number of inputs per scale, with its source;
-    a checkpoint's own number is not recorded. mxfp4 is not refused, since it is padded
+    the number in the checkpoint is not recorded. mxfp4 is not refused, since its weights are padded
     (``quantization/mxfp4.py: create_weights``), and neither are nvfp4's experts.
     """
     known = {row["format"]: row for row in engine_rows("format_groups.csv")}
@@ -262,7 +263,7 @@ def groups(d: Deployment) -> Refusal | None:
 
 
 def capability(d: Deployment) -> Refusal | None:
-    """Return a refusal if the engine has no kernels for a format on the GPU.
+    """Return a refusal if the engine has no kernels for a weight format on the GPU.
 
     On GPUs without fp8 or fp4 tensor cores, Marlin expands the weights to 16 bits.
     """

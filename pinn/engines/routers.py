@@ -1,13 +1,13 @@
-"""Routers in front of identical servers: their rules, and the scores of weighted rules.
+"""Routers in front of identical servers: routing rules, and scores of servers.
 
 A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
 rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
 endpoint picker selects the server with the highest weighted sum of its plugins' scores.
 
 The configuration of scheduler v0.8.0 in PyPI's llm-d-planner 0.3.3 (``planner/configuration/
-templates/llmd/values.yaml.j2``) has ``prefix-cache-scorer`` with a weight and ``max-score-picker``.
-The scorers ``queue-scorer`` and ``kv-cache-utilization-scorer``, every formula, and the default
-weights are assumptions: no package with their source was found.
+templates/llmd/values.yaml.j2``) has only ``prefix-cache-scorer``, with a weight, and
+``max-score-picker``. The scorers ``queue-scorer`` and ``kv-cache-utilization-scorer``, the formula
+of every score, and the default weights are assumptions: no package with their source was found.
 """
 
 from pinn.common.documents import comma_separated

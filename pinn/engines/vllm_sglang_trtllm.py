@@ -12,11 +12,11 @@ from pinn.specs.serving import DEEPEP, FULL_DECODE_ONLY, NO_GRAPHS, PIECEWISE, S
 from pinn.specs.speculation import NONE
 from pinn.units import MIB
 
-# Numbers of decodes for which the engines capture CUDA graphs.
+# CUDA graph sizes: numbers of decodes for which the engines capture graphs.
 
 
 def contiguous_sizes(most: int) -> tuple[int, ...]:
-    """Return a graph size for every number of decodes from 1 to ``most``: no step is padded."""
+    """Return every number of decodes from 1 to ``most`` as a CUDA graph size: no step is padded."""
     return tuple(range(1, most + 1))
 
 
@@ -33,16 +33,17 @@ def vllm_largest(most: int) -> int:
     return next(size for size in (4, 2, 1) if size <= most)
 
 
-#: Ranges (first, last, step) of SGLang's captured numbers of decodes, without and with verified
-#: drafts; the last range has no end. With drafts, 64 is captured only from 0.5.5 on.
+#: Ranges (first, last, step) of the numbers of decodes for which SGLang captures graphs, without
+#: and with drafts to verify; the last range has no end. With drafts, 64 is captured only from 0.5.5
+#: on.
 SGLANG_SIZES = ((1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, None, 32))
 SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, None, 16))
 
 
 def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23)) -> tuple[int, ...]:
-    """Return SGLang's captured numbers of decodes, which are denser if drafts are verified.
+    """Return the numbers of decodes for which SGLang captures graphs; with drafts, more numbers.
 
-    From 0.5.10 on, the limit itself is captured, too. Source: 0.5.3.post1 to 0.5.13
+    From 0.5.10 on, the limit ``most`` itself is captured, too. Source: 0.5.3.post1 to 0.5.13
     ``server_args.py: _generate_cuda_graph_batch_sizes``, later
     ``generate_decode_cuda_graph_batch_sizes``.
 
@@ -60,15 +61,16 @@ def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23))
     return tuple(found)
 
 
-#: Number up to which TensorRT-LLM, without padding, captures every number of decodes.
+#: Maximum of the consecutive numbers of decodes that TensorRT-LLM captures if steps are not padded.
 TRTLLM_CONTIGUOUS = 32
 
 
 def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
-    """Return TensorRT-LLM's captured numbers of decodes (``_generate_cuda_graph_batch_sizes``).
+    """Return the numbers of decodes for which TensorRT-LLM captures CUDA graphs.
 
-    Without padding, a step runs as a graph only if its exact size was captured. The few captured
-    sizes beyond the consecutive ones are ignored. Source: llm_args.py, ``CudaGraphConfig``.
+    Without padding, a step runs as a graph only if its exact size was captured. Beyond the
+    consecutive sizes, few sizes are captured then, and these are ignored. Source: llm_args.py,
+    ``CudaGraphConfig``, ``_generate_cuda_graph_batch_sizes``.
 
     >>> trtllm_sizes(20, padded=True), trtllm_sizes(128, padded=False)[-1]
     ((1, 2, 4, 8, 16, 20), 32)
@@ -81,11 +83,11 @@ def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
     return tuple(sizes if sizes[-1] == most else [*sizes, most])
 
 
-# vLLM's scheduling, memory and CUDA graphs, which depend on several flags.
+# Settings of vLLM's scheduling, memory and CUDA graphs that depend on several flags.
 
 
 def settle_vllm(found: RecipeFields) -> None:
-    """Set the settings of vLLM, from ``vllm/v1/core/sched/scheduler.py`` and its defaults."""
+    """Set the settings of vLLM, from its scheduler's source and its defaults."""
     found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
     found.put("prompt_budget", found.values["token_budget"], source)
@@ -97,7 +99,7 @@ def settle_vllm(found: RecipeFields) -> None:
 
 
 def _settle_sparse_cache(found: RecipeFields) -> None:
-    """Set the cache format of sparse attention: 8 bits, unless a flag specifies another."""
+    """Set the KV cache format of sparse attention: 8 bits, unless a flag sets another format."""
     default = found.default("sparse_cache_in_fp8")
     if found.serving.kv_cache_dtype == "auto" and default.value == "yes":
         found.put("kv_cache_dtype", "fp8", default.source, recipe.DEFAULT)
@@ -114,7 +116,7 @@ def _settle_overlap(found: RecipeFields) -> None:
 
 
 def _settle_fusion(found: RecipeFields) -> None:
-    """Set the fusion of all-reduce and norm; some releases require a single replica and stage."""
+    """Set the fusion of all-reduce and norm; in some releases only for one replica and stage."""
     is_given = found.origins["fused_all_reduce"].kind == recipe.FLAG
     if is_given or not found.values["fused_all_reduce"]:
         return
@@ -126,7 +128,7 @@ def _settle_fusion(found: RecipeFields) -> None:
 
 
 def _settle_graphs(found: RecipeFields) -> None:
-    """Set which steps CUDA graphs cover, and their maximum number of tokens."""
+    """Set which of vLLM's steps run as CUDA graphs, up to how many tokens."""
     limit, origin = found.look_up("max_cudagraph_capture_size")
     drafts, rows = found.values["speculation"], 1
     if drafts and found.look_up("graphs_of_drafts")[0]:
@@ -139,8 +141,8 @@ def _settle_graphs(found: RecipeFields) -> None:
     if mode == NO_GRAPHS:
         found.put_graphs(0, 0, (), said, of_decodes)
     elif mode == FULL_DECODE_ONLY:
-        # Prompts are launched kernel by kernel. With drafts to verify, each request has several
-        # tokens in a step.
+        # Steps with prompts are launched kernel by kernel. With drafts to verify, each request has
+        # several tokens in a decode step.
         found.put_graphs(1, max(limit // (1 + (drafts.tokens if drafts else 0)), 1), (), said)
     else:
         found.put_graphs(limit, 0, (), origin, of_decodes)
@@ -156,7 +158,7 @@ _DRAFTS = (((0, 5, 14), 0, 0), ((0, 5, 10), 4096, 6144), ((0,), 2048, 6144))
 
 
 def prompt_graph_sizes(most: int) -> tuple[int, ...]:
-    """Return the numbers of prompt tokens for which SGLang captures graphs.
+    """Return the numbers of prompt tokens for which SGLang captures CUDA graphs.
 
     Source: SGLang 0.5.23 arg_groups/cuda_graph_hook.py:
     ``generate_prefill_cuda_graph_batch_sizes``, equal since 0.5.9 ``server_args.py:
@@ -198,7 +200,7 @@ class MemoryUsers:
 
 
 def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> float:
-    """Return the MiB that a release reserves on a GPU with ``memory_mib`` MiB of memory.
+    """Return the MiB that an SGLang release reserves on a GPU with ``memory_mib`` MiB of memory.
 
     The larger reserve of multimodal models is ignored. Source: 0.5.3.post1 to 0.5.18
     ``server_args.py: _handle_gpu_memory_settings``, later ``arg_groups/memory_hook.py:
@@ -220,14 +222,15 @@ def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> floa
     return reserve + (2048 if users.deepep and release >= (0, 5, 15) else 0)
 
 
-# SGLang's scheduling, memory and CUDA graphs, which depend on several flags.
+# Settings of SGLang's scheduling, memory and CUDA graphs that depend on several flags.
 
-#: Share of the maximum output that SGLang expects initially (environ.py:
-#: SGLANG_INIT_NEW_TOKEN_RATIO), and the factor on it under attention data parallelism
+#: Share of its maximum output that SGLang initially expects of a request (environ.py:
+#: SGLANG_INIT_NEW_TOKEN_RATIO), and the factor on this share under attention data parallelism
 #: (_handle_data_parallelism, from 0.5.19 on arg_groups/parallel_hook.py); unchanged from
 #: 0.5.3.post1 to 0.5.23.
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
-#: Model types with sparse attention, whose cache is in fp8 from compute capability 10.0 on.
+#: Model types with sparse attention. SGLang stores their KV cache in fp8 from compute capability
+#: 10.0 on.
 _SPARSE_TYPES = frozenset({"deepseek_v32", "glm_moe_dsa"})
 _ALIKE = "sglang 0.5.3.post1 to 0.5.23"
 
@@ -274,7 +277,7 @@ def settle_sglang(found: RecipeFields) -> None:
 
 
 def _settle_caches(found: RecipeFields) -> None:
-    """Set the cache format, and the changes for hybrid models and for sparse attention."""
+    """Set SGLang's KV cache format, and the changes for hybrid models and sparse attention."""
     serving, values = found.serving, found.values
     origin = found.origins["overlap"]
     alone = origin.kind == recipe.DEFAULT and values["speculation"] is None
@@ -287,7 +290,7 @@ def _settle_caches(found: RecipeFields) -> None:
 
 
 def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int, ...]:
-    """Return the numbers of decodes with captured graphs, up to the maximum number of requests.
+    """Return the numbers of decodes for which SGLang captures graphs, up to ``limit`` requests.
 
     Under attention data parallelism, sizes are multiples of the number of GPUs that share an
     attention layer (``get_batch_sizes_to_capture``, ``require_gathered_buffer``).
@@ -305,7 +308,7 @@ def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int
 
 
 def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
-    """Return the default maximum of prompt tokens in a graph, with its origin; 0 without graphs."""
+    """Return SGLang's default maximum of prompt tokens in a graph and its origin; 0 for none."""
     default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
@@ -315,9 +318,9 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
 def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
     """Return the prompt tokens for which graph memory is reserved, and the largest graph's tokens.
 
-    Graphs with prompts are off with drafts until 0.5.10, and with attention data parallelism or
-    all-to-all of experts until 0.5.16 (``_handle_piecewise_cuda_graph``,
-    ``_disable_breakable_cudagraph_if_incompatible``).
+    SGLang captures no graphs with prompts under speculative decoding until 0.5.10, and under
+    attention data parallelism or all-to-all of experts until 0.5.16
+    (``_handle_piecewise_cuda_graph``, ``_disable_breakable_cudagraph_if_incompatible``).
     """
     serving = found.serving
     tokens = _prompt_default(found)[0]
@@ -351,7 +354,7 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
         found.put("memory_share", round((total - reserve) / total, 3), source, recipe.DEFAULT)
 
 
-# TensorRT-LLM's scheduling, memory and CUDA graphs, which depend on several flags.
+# Settings of TensorRT-LLM's scheduling, memory and graphs that depend on several flags.
 
 
 def settle_trtllm(found: RecipeFields) -> None:
@@ -375,7 +378,7 @@ SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 def _settle_prompt_wait(found: RecipeFields) -> None:
     """Set how long prompts wait for further prompts in TensorRT-LLM (``py_executor.py``).
 
-    See ``_waiting_requests`` there, and ``_balance_adp_requests`` under attention data parallelism.
+    See ``_waiting_requests`` there; under attention data parallelism, ``_balance_adp_requests``.
     """
     ranks = found.values["data_parallel_size"]
     steps = "batch_wait_timeout_iters" if ranks == 1 else "attention_dp_timeout_iters"

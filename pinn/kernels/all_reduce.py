@@ -1,4 +1,4 @@
-"""Times of all-reduces: a ring from first principles, and curves of measured times."""
+"""Times of all-reduces: measured curves over message size, or a ring from first principles."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from pinn.specs.gpu import GpuSpec
 # On such links NCCL runs: vLLM disables its own all-reduce for more than two GPUs that share only
 # PCIe (vllm/distributed/device_communicators/custom_all_reduce.py). A ring takes 2 (n - 1) hops and
 # moves 2 (n - 1) / n of the message over each link (Patarasuk and Yuan 2009). Launch time, latency
-# per hop and share of the link are the constants by which NCCL chooses algorithms
+# per hop and usable share of the link are the constants by which NCCL chooses algorithms
 # (src/graph/tuning.cc: baseLat, hwLat; src/graph/topo.h: PCI_BW is 12 of the 16 GB/s of PCIe 3.0
 # x16).
 
-#: Launch time (s), latency of one hop (s) and share of the ring's bandwidth, by NCCL protocol. LL
-#: sends a flag with every word, Simple synchronizes once per chunk. The faster protocol is used.
+#: Launch time (s), latency of one hop (s) and share of the link's bandwidth that the ring reaches,
+#: by NCCL protocol. LL sends a flag with every word, Simple synchronizes once per chunk. The faster
+#: protocol is used.
 PROTOCOLS = {"LL": (6.6e-6, 1.0e-6, 0.5), "Simple": (8.4e-6, 5.7e-6, 1.0)}
-#: Usable share of the PCIe bandwidth in one direction.
+#: Usable share of a PCIe link's nominal bandwidth in one direction.
 LINK_SHARE = 12.0 / 16.0
 
 
@@ -41,14 +42,14 @@ def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray,
 # type (NVLink or PCIe) are averaged at equal link times, bytes / bandwidth. Links of one type thus
 # differ only in bandwidth. PCIe without any measurement is computed as a ring.
 
-#: Message sizes of a curve in bytes: 256 B to 1 GiB, as in the tables.
+#: Message sizes, in bytes, at which a GPU's curve is stored: 256 B to 1 GiB, as measured.
 SIZES_BYTES = 2.0 ** np.arange(8, 31)
 #: Link times in seconds at which the curves of several GPUs are averaged.
 _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 
 
 def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return a curve's seconds at sizes ``at``: log-log linear, flat below, proportional above."""
+    """Return seconds at sizes ``at``: log-log linear, constant below and proportional above."""
     inside = np.clip(at, bytes_[0], bytes_[-1])
     log_time = np.interp(np.log(inside), np.log(bytes_), np.log(seconds))
     slope = seconds[-1] / bytes_[-1]
@@ -57,12 +58,12 @@ def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.n
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Times of all-reduces by message size: measured per GPU, and averaged per link type.
+    """Times of all-reduces by message size: a curve per measured GPU, and one per link type.
 
     Attributes:
-        curves: Seconds at ``SIZES_BYTES``, by GPU and number of ranks.
-        pools: Seconds at link times ``_LINK_SECONDS``, by link type (``nvlink`` or ``pcie``) and
-            number of ranks.
+        curves: Measured seconds at message sizes ``SIZES_BYTES``, by GPU and number of ranks.
+        pools: Mean seconds of all measured GPUs at link times ``_LINK_SECONDS`` (bytes /
+            bandwidth), by link type (``nvlink`` or ``pcie``) and number of ranks.
     """
 
     curves: dict[tuple[str, int], Float[np.ndarray, " sizes"]] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class AllReduce:
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus) -> AllReduce:
-        """Return the curves of measured all-reduces, and their averages by link type."""
+        """Return the curve of each measured GPU, and the mean curve of each link type."""
         curves: dict[tuple[str, int], np.ndarray] = {}
         logs: dict[tuple[str, int], list[np.ndarray]] = {}
         for _, part in rows.sort_values("bytes").groupby(["gpu", "gpus"]):
@@ -85,10 +86,11 @@ class AllReduce:
         return AllReduce(curves, {k: np.exp(np.mean(v, axis=0)) for k, v in logs.items()})
 
     def seconds(self, gpu: object, ranks: object, bytes_: object) -> Float[np.ndarray, "..."]:
-        """Return the seconds of one all-reduce; 0 for one rank or no bytes. Arguments broadcast.
+        """Return the seconds of one all-reduce; 0 for a single rank or no bytes.
 
         Args:
-            gpu: GPU as a ``GpuSpec``, or several as a ``Coded``.
+            gpu: GPU as a ``GpuSpec``, or one GPU per row as a ``Coded``; all arguments broadcast
+                together.
             ranks: Number of GPUs in the all-reduce, all of one node.
             bytes_: Size of the message on each GPU, in bytes.
         """
@@ -112,8 +114,8 @@ class AllReduce:
         elif ranks in known:
             time = self._known(gpu, ranks, size)
         elif ranks > known[-1]:
-            # For trees and rings, the launch time grows with log2 of the ranks; the bytes per
-            # GPU hardly change.
+            # Beyond the largest measured number of ranks, the time grows with log2 of the ranks, as
+            # the latency of a tree does; the bytes per GPU hardly change.
             time = self._known(gpu, known[-1], size) * np.log2(ranks) / np.log2(known[-1])
         else:
             low = max(n for n in known if n < ranks)
@@ -125,7 +127,7 @@ class AllReduce:
         return np.where(size > 0, np.maximum(time, floor), 0.0)
 
     def _counts(self, gpu: GpuSpec) -> list[int]:
-        """Return the numbers of ranks, ascending, that have a curve of the GPU or its link type."""
+        """Return the numbers of ranks for which the GPU or its link type has a curve, ascending."""
         kind = self._kind(gpu)
         return sorted(
             {n for name, n in self.curves if name == gpu.name}

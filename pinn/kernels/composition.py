@@ -32,7 +32,7 @@ from pinn.specs.model import (
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
-# Parts of a step: its kernels, their runs per step, and their sizes.
+# Description of a part of a step: its kernels, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
 #: Seconds of each kernel call in each step.
@@ -43,12 +43,14 @@ Column = Real[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel that the steps of a deployment call with given sizes.
+    """A kernel of given sizes that the steps of a deployment run.
 
     Attributes:
-        form: Number format; for recurrent and sparse mixers, the name of the operator.
-        count: Number of runs per step: one number, or one per batch.
-        sizes: Sizes of the kernel, as its surrogate's arguments: each one number, or one per batch.
+        form: Number format; for recurrent layers and sparse attention, the name of the kernel's
+            type.
+        count: Number of runs per step: one number for all steps, or one per step.
+        sizes: Sizes of the kernel, in the order of its surrogate's arguments; each is one number,
+            or one per step.
     """
 
     form: str
@@ -58,19 +60,21 @@ class Call:
 
 #: Kernel calls of one part of a step.
 Calls = Iterator[Call]
-#: Sizes and number formats of kernels, as arguments of a surrogate.
+#: Sizes of a kernel call, in the order of its surrogate's arguments.
 Sizes = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of one type in a part of a step.
+    """Kernels of one type in a part of a step, such as the decode attention.
 
     Attributes:
-        calls: Function of a deployment and its batches that yields the calls of its steps.
-        seconds: Function of surrogates, GPUs, formats and sizes that returns seconds per call.
-        sizes: Names of a call's leading sizes, as in the tables; empty for unmeasured kernels.
-        operator: Name of the operator that was fitted to measured kernels; empty for none.
+        calls: Function of a deployment and its batches that yields the kernel calls of its steps.
+        seconds: Function of surrogates, GPUs, number formats and sizes that returns the seconds of
+            each call.
+        sizes: Names of the first sizes of a call, as in the tables of measured kernels; empty for
+            unmeasured kernels.
+        operator: Name of the kernel surrogate that was fitted to measured kernels; empty for none.
     """
 
     calls: Callable[[Deployment, UniformBatches], Calls]
@@ -80,24 +84,24 @@ class Kernels:
 
 
 def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes: Column) -> Times:
-    """Return the values of ``seconds``, called with one GPU, format and set of sizes at a time."""
+    """Return the seconds of all calls, computed with one GPU, format and set of sizes at a time."""
     calls = zip(gpu.ids[:, 0], form.ids[:, 0], *np.broadcast_arrays(*sizes), strict=True)
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
 
 
-# Quantization of an fp8 multiplication's inputs in each step, which the measured times include.
+# Quantization of the inputs of fp8 products, whose time is included in measured products.
 
-#: Launch time and share of the peak bandwidth of vLLM's dynamic_per_token_scaled_fp8_quant, from
-#: aiconfigurator's tables of vLLM 0.24.0, whose fp8 products include this kernel. The kernel takes
-#: 2.0 to 3.8 us up to 64 rows on H100, H200, B200 and L40S. For 8,192 rows of 8,192 elements, with
-#: 3 bytes per element (read 2, write 1), the kernel reaches 46 to 84 % of the peak bandwidth (H100
-#: 84, L40S 77, H200 67, B200 46). With one formula for all GPUs, the median APE on a GPU's table is
-#: 10 to 50 %.
+#: Launch time (s) and share of the peak memory bandwidth of vLLM's
+#: dynamic_per_token_scaled_fp8_quant, from aiconfigurator's tables of vLLM 0.24.0, whose fp8
+#: products include this kernel. The kernel takes 2.0 to 3.8 us up to 64 rows on H100, H200, B200
+#: and L40S. For 8,192 rows of 8,192 elements, with 3 bytes per element (read 2, write 1), the
+#: kernel reaches 46 to 84 % of the peak bandwidth (H100 84, L40S 77, H200 67, B200 46). With one
+#: formula for all GPUs, the median APE on a GPU's table is 10 to 50 %.
 LAUNCH_SECONDS = 2.6e-6
 BANDWIDTH_SHARE = 0.7
 _ELEMENT_BYTES = 3.0
-#: Maximum share of a product's time that quantization is assumed to take; only narrow products
-#: reach this limit.
+#: Maximum share of a product's time that its inputs' quantization is assumed to take. Only products
+#: with narrow outputs reach this limit.
 _LARGEST_SHARE = 0.5
 
 
@@ -112,9 +116,10 @@ def quantization_seconds(
 def without_quantization(
     seconds: Float[np.ndarray, "*n"], scaling: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
-    """Return the seconds of a product without the quantization of its inputs.
+    """Return the seconds of an fp8 matrix product without the quantization of its inputs.
 
-    With static scales, the kernel before the product writes its inputs in fp8.
+    With static scales, a product needs no quantization of its own: the kernel before it writes its
+    inputs in fp8. ``scaling`` has the seconds of the quantization.
     """
     return seconds - np.minimum(scaling, seconds * _LARGEST_SHARE)
 
@@ -127,29 +132,29 @@ def without_quantization(
 # their overheads are fitted to measured servers. The sampler is included: it was not measured in
 # steps, but the bytes that its kernels read and write are known.
 
-#: Seconds per layer to select experts and sort tokens, for measured kernels that begin after this
-#: selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) include the selection.
-#: Two small kernels of about 2 us each are assumed.
+#: Seconds per layer to select experts and sort tokens, for expert kernels whose measured time does
+#: not include the selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) include
+#: the selection. Two small kernels of about 2 us each are assumed.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
 #: Seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm:
 #: three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us
-#: each, an assumption. The 3 us around all-reduces in every layer (``parallel_layer``) are
-#: subtracted.
+#: each, an assumption. The 3 us that every layer with all-reduces takes anyway (``parallel_layer``)
+#: are subtracted.
 NORM_SECONDS = 3e-6
 
 
 def compose(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> Float[np.ndarray, "n parts"]:
-    """Return the seconds of each part of ``n`` steps of a deployment, summed over its layers."""
+    """Return the seconds of each part (such as experts) of ``n`` steps, summed over all layers."""
     return compose_many(kernels, [deployment], [batches])[0]
 
 
 def compose_many(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n parts"]:
-    """Return the seconds of each part of ``n`` steps of each of ``m`` deployments.
+    """Return the seconds of each part (such as experts) of ``n`` steps of ``m`` deployments.
 
     All calls of one kernel type are evaluated together, so that thousands of deployments take
     seconds.
@@ -188,7 +193,7 @@ def _times(
 
 
 def _coded(values: Sequence[object]) -> Coded:
-    """Return values as a ``Coded``: the distinct values, and an index per row."""
+    """Return one value per row as a ``Coded``: the distinct values, and an index per row."""
     number: dict[object, int] = {}
     ids = np.array([[number.setdefault(value, len(number))] for value in values])
     return Coded(tuple(number), ids)
@@ -198,7 +203,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
     for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
-            # A chunk expands the keys and values of its cached tokens once more (vLLM's
+            # Each prefill chunk expands MLA's keys and values of its cached tokens again (vLLM's
             # MLACommonImpl._compute_prefill_context).
             rows = rows + batches.prefill_requests * batches.prefill_cached
         yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
@@ -207,7 +212,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _products(
     kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
 ) -> Times:
-    """Return the seconds of matrix products; static activation scales save the quantization."""
+    """Return the seconds of matrix products; with static scales, without quantizing activations."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
@@ -223,7 +228,7 @@ def _experts(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _other_experts(deployment: Deployment, batches: UniformBatches) -> Calls:
-    # The last size selects the kernels: 1 for Triton, 0 for CUTLASS.
+    # The last size of the call selects the kernels: 1 for Triton, 0 for CUTLASS.
     if deployment.expert_kernels not in (AUTO, MARLIN):
         yield _expert_call(deployment, batches, float(deployment.expert_kernels == TRITON))
 
@@ -253,25 +258,25 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
 
 def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
-    # Kernels of other engines take a constant multiple of vLLM's time.
+    # Another engine's decode kernels take a constant multiple of vLLM's time.
     return _attention(deployment, rows, deployment.decode_attention_time)
 
 
 def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield prefill attention calls; p tokens after s cached ones count as sqrt(p^2 + 2 p s)."""
+    """Yield prefill attention calls; p tokens after s cached ones are sqrt(p^2 + 2 p s) tokens."""
     new, cached = batches.prefill_tokens, batches.prefill_cached
     return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
 
 
 def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls:
-    """Yield calls of grouped-query attention; ``rows`` has the sequences and the tokens of each."""
+    """Yield calls of grouped-query attention; ``rows`` is (sequences, tokens per sequence)."""
     tp = deployment.recipe.tensor_parallel_size
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, AttentionSpec) and attention.indexer is None:
             heads = (attention.heads // tp, max(attention.kv_heads // tp, 1))
-            # The measured kernels have equal widths of keys and values, so the mean of both widths
-            # is used.
+            # Keys and values of the measured kernels are equally wide, so the mean of the
+            # attention's two widths is used.
             sizes = (*rows, *heads, attention.pair_width // 2, attention.window_tokens or 0)
             yield Call(deployment.kv_cache_precision.name, group.count * times, sizes)
 
@@ -290,7 +295,7 @@ def _latent_prefill(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentionSpec, int]]:
-    """Yield each latent attention to all keys: number of layers, attention, and heads per rank."""
+    """Yield (number of layers, attention, heads per rank) of each MLA without an indexer."""
     for group in deployment.model.layer_groups:
         attention = group.attention
         if isinstance(attention, LatentAttentionSpec) and attention.indexer is None:
@@ -298,9 +303,10 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
 
 
 def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield calls of all-reduces: two per layer, one of the embedding, one per full-width q/k norm.
+    """Yield all-reduces: two per layer, one of the embedding, one per q/k norm of full width.
 
-    The all-reduce of a norm sums one fp32 square per token for q, and one for k.
+    Such a norm spans all heads of q, and of k. Its all-reduce sums one fp32 square per token for q,
+    and one for k.
     """
     model, tp = deployment.model, deployment.recipe.tensor_parallel_size
     if tp == 1:
@@ -317,9 +323,9 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
-    """Return the seconds of vLLM's all-reduce, less what another engine's kernel saves.
+    """Return the seconds of vLLM's all-reduce, less the time that another engine's kernel saves.
 
-    Messages that are fused with a norm have the time of the fused kernel.
+    All-reduces that are fused with a norm have the time of the fused kernel.
     """
     ranks, size, norm, faster, fused_bytes = sizes
     fused = kernels.fused_all_reduce.seconds(gpu, ranks, np.minimum(size, fused_bytes))
@@ -329,7 +335,7 @@ def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> 
 
 
 def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the calls that dispatch the tokens of all ranks to experts and combine the results.
+    """Yield the exchange between experts' ranks: dispatch of all tokens, and combine of results.
 
     vLLM runs NCCL's all-gather and reduce-scatter (0.20.1
     vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). The exchanges of other
@@ -353,19 +359,19 @@ def _exchanged(
 
 
 def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the sampler's call, with measured seconds scaled by the GPU's peak bandwidth."""
+    """Yield the sampler's call; its only size is its time at the GPU's memory bandwidth."""
     costs = step_costs([deployment])
     yield Call("fp32", 1, (costs.sampled_step_s + batches.requests * costs.sampled_request_s,))
 
 
-# Recurrent states and indexers in a step.
+# Kernels of recurrent states and of sparse attention's indexers in a step.
 #
-# Measured kernels have the times of their fits. Lightning Attention and Mamba-1 were not measured,
-# and other kernels may be held out. The time of such a mixer follows from its bytes, its FLOP and
-# the GPU's memory bandwidth and peak FLOP/s. The coefficients (beta) of the attention features
-# correct for the difference.
+# Kernels that were measured have the times of their fits. Lightning Attention and Mamba-1 were not
+# measured, and other kernels may be held out. Their time follows from their bytes, their FLOP and
+# the GPU's memory bandwidth and peak FLOP/s. The coefficients (beta) of the attention features,
+# which are fitted to steps, correct for the difference.
 
-#: Values of flags that disable speculative decoding.
+#: Values of the speculative decoding flags that disable it.
 _NO_DRAFTS: dict[str, Any] = {
     f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")
 }
@@ -373,15 +379,16 @@ _NO_DRAFTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Phase:
-    """Decode or prefill, with its operators of recurrent and sparse mixers.
+    """Decode or prefill, with its kernels of recurrent layers and sparse attention.
 
     Attributes:
-        rows: Function of batches that returns requests, and new and cached tokens per request.
-        operators: Operators by mixer type; for DeepSeek-V4, by number of tokens per compressed key.
-            Layers with only a window (0) were not measured, and use the attention with the fewest
-            keys.
-        datasheet: Function that returns the seconds of a mixer at the GPU's memory bandwidth and
-            peak FLOP/s.
+        rows: Function of batches that returns the number of requests, and the new and cached tokens
+            per request.
+        operators: Kernel types by type of recurrent layer; for DeepSeek-V4, by number of tokens per
+            compressed key. DeepSeek-V4's layers with only a window (key 0) were not measured. They
+            have the times of the attention with the fewest keys.
+        datasheet: Function that returns the seconds of a recurrent layer or attention at the GPU's
+            memory bandwidth and peak FLOP/s.
     """
 
     rows: Callable[[UniformBatches], tuple[object, object, object]]
@@ -393,9 +400,10 @@ def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
     return prefill_attention(costs, sums) + costs.prefill_token_s * sums.prefill_tokens
 
 
-#: Decodes. Kimi Delta Attention's (KDA) decode kernel includes the convolution. For prompts, KDA
-#: runs the gated delta net's convolution three times. The measurement of the three runs is not
-#: used, as it includes 0.4 ms of host work between the runs.
+#: Kernels in decodes, and (``PROMPTS``) in prefill. The decode kernel of Kimi Delta Attention (KDA)
+#: includes the convolution. For prompts, KDA runs the gated delta net's convolution three times.
+#: The measurement of the three runs is not used, as it includes 0.4 ms of host work between the
+#: runs.
 DECODES = Phase(
     lambda batches: (batches.decode_requests, 1.0, batches.decode_context),
     {
@@ -418,12 +426,13 @@ PROMPTS = Phase(
     },
     _prompting,
 )
-#: Operators of an indexer, and of attention to the selected keys. The tables have several orders of
-#: scores. Real scores are neither equal nor sorted. Ascending scores (best last), from which the
-#: selection takes longest, are assumed.
+#: Kernel types of an indexer, and of attention to the keys that it selects. The selection was
+#: measured with several orders of the keys' scores. Real scores are neither equal nor sorted.
+#: Ascending scores (best last), from which the selection takes longest, are assumed.
 _CHOOSING = ("indexer scores", "indexer choice, best last")
 _CHOSEN = "sparse attention"
-#: Minimum number of heads, to which the kernel pads (vLLM's flashmla_sparse.py: prefill_padding).
+#: Number of heads to which the sparse attention kernel pads fewer heads (vLLM's flashmla_sparse.py:
+#: prefill_padding).
 _LEAST_HEADS = 64
 
 
@@ -441,7 +450,7 @@ def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) 
 
 
 def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield calls of three operators per layer: score all keys, select keys, attend to them."""
+    """Yield three kernels per layer with an indexer: score keys, select keys, attend to them."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, Attention) and mixer.indexer is not None:
@@ -459,7 +468,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
 
 
 def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: Seconds) -> Calls:
-    """Yield one call per operator; the first call also has the mixer's roofline time in seconds."""
+    """Yield one call per kernel type; the first call also has the layer's roofline seconds."""
     for operator in operators:
         yield Call(operator, group.count, (*sizes, seconds))
         seconds = 0.0 * seconds
@@ -468,7 +477,7 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Return the roofline seconds of one mixer of a group, without draft tokens."""
+    """Return the roofline seconds of one layer's attention or recurrence, without draft tokens."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
@@ -478,14 +487,14 @@ def _datasheet_seconds(
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the calls that mix residual streams, whose bytes are counted with the small kernels."""
+    """Yield the calls that mix residual streams; the bytes moved are counted with small kernels."""
     model = deployment.model
     for name in ("streams before", "streams after") if model.streams else ():
         yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))
 
 
 def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
-    """Return the kernels of recurrent mixers, and of indexers with sparse attention."""
+    """Return the kernels of recurrent layers, and of indexers with sparse attention."""
     kinds = ((_state_calls, RECURRENT_SIZES, RECURRENT), (_indexed_calls, INDEXED_SIZES, SPARSE))
     return tuple(
         Kernels(partial(calls, phase), partial(_fitted_seconds, sizes), sizes, operator)
@@ -496,7 +505,7 @@ def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
 def _fitted_seconds(
     names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes: Column
 ) -> Times:
-    """Return the seconds of mixers' calls: fitted, or else the roofline time (the last size)."""
+    """Return the seconds of calls: fitted or, without a fit, the roofline time (the last size)."""
 
     def seconds(chip: GpuSpec, name: str, *call: Column) -> Seconds:
         *known, datasheet = call
@@ -508,7 +517,7 @@ def _fitted_seconds(
 
 _MESSAGE, _STREAM = ("gpus", "bytes"), ("batch_size", "hidden_size")
 
-#: Kernels of each part of a step, in the order of every array of parts.
+#: Kernels of each part of a step. Arrays of parts have this order.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
         Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),

@@ -1,8 +1,8 @@
-"""Time of an encoder of images or audio as the sum of its kernels' times.
+"""Time of a multimodal model's encoder (images or audio) as the sum of its kernels' times.
 
 An encoder layer is computed like a layer of a bidirectional model without an output head, with the
-products, attention and all-reduces of ``composition``. The patch embedding, convolutions and the
-projector are added. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py
+matrix products, attention and all-reduces of ``composition``. The times of patch embedding,
+convolutions and projector are added. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py
 (_execute_mm_encoder: all items of a step at once), models/qwen2_5_vl.py (Qwen2_5_VisionBlock,
 Qwen2_5_VisionPatchMerger), models/vision.py (run_dp_sharded_mrope_vision_model).
 """
@@ -23,7 +23,7 @@ from pinn.specs.model import AttentionSpec, DenseFfnSpec, LayerGroup, ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import ServingSpec
 
-#: Number format of encoders: 16 bits, because checkpoints do not quantize them.
+#: Number format of encoders' weights: 16 bits, because checkpoints do not quantize encoders.
 _FORMAT = "bf16"
 
 
@@ -32,7 +32,8 @@ class EncodedItems:
     """Images of one size, or audio clips of one length, that an encoder processes at once.
 
     Attributes:
-        sequences: Number of sequences; the positions of a sequence attend to each other.
+        sequences: Number of sequences in all images or clips; the positions of a sequence attend to
+            each other.
         item: Tokens and encoder work of one image or clip, which may have several sequences.
     """
 
@@ -47,23 +48,24 @@ class EncodedItems:
 
     @property
     def patches(self) -> int:
-        """Return the number of positions that pass the encoder's layers."""
+        """Return the number of positions (patches or frames) that the encoder's layers process."""
         return round(self.sequences * self.item.sequence)
 
     @property
     def rows(self) -> int:
-        """Return the number of rows that the projector multiplies."""
+        """Return the number of rows of the projector's inputs, over all images or clips."""
         return round(self.item.rows * self.sequences * self.item.sequence / self.item.patches)
 
 
 def layer_steps(
     encoder: EncoderSpec, gpu: GpuSpec, tensor_parallel_size: int, items: EncodedItems
 ) -> list[tuple[Deployment, UniformBatches]]:
-    """Return an encoder's layers as deployments, each with the batch that its layers process.
+    """Return the layers of an encoder as deployments, each with the batch that they process.
 
     Layers with windows are a separate deployment, in which each window is a sequence. In a
-    bidirectional prompt, every token sees the whole prompt. The pairs that causal attention lacks
-    are added by counting half of the prompt as cached tokens.
+    bidirectional prompt, every token sees the whole prompt. Kernel times are of causal attention,
+    which has half of these (query, key) pairs. The other half is added by counting half of the
+    prompt as cached tokens.
     """
     sequence, window = items.item.sequence, min(encoder.window_patches, items.item.sequence)
     windowed = encoder.layers - encoder.full_layers
@@ -105,9 +107,9 @@ def kernel_seconds(
 
     Args:
         kernels: Fitted operator surrogates.
-        encoder: Sizes of the encoder.
+        encoder: Layers and widths of the encoder.
         gpu: GPU that runs the encoder.
-        ranks: GPUs that share the encoder.
+        ranks: Numbers of GPUs that share the encoder.
         items: Images or audio clips that one GPU encodes in the step.
     """
     steps = layer_steps(encoder, gpu, ranks.layers, items)

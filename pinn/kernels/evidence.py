@@ -27,7 +27,8 @@ class KernelUse:
 
     Attributes:
         operator: Part of the step, a key of ``pinn.kernels.composition.COMPOSED_PARTS``.
-        precision: Number format; for recurrent and sparse mixers, the name of the operator.
+        precision: Number format; for recurrent layers and sparse attention, the name of the
+            kernel's type.
         sizes: Sizes of the kernel, by name.
         count: Number of runs per step.
         seconds: Seconds of one run.
@@ -50,7 +51,7 @@ class KernelUse:
 def kernels_used(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> list[KernelUse]:
-    """Return the kernels of one step, slowest first; equal kernels of several layers are merged.
+    """Return the kernels of one step, longest total time first; equal kernels are merged.
 
     Args:
         kernels: Fitted surrogates.
@@ -75,7 +76,8 @@ def _uses(
             for call in kind.calls(deployment, batches) if kind.sizes else ():
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
-                # A call has one more size without a name: whether its message is fused with a norm.
+                # Sizes of a call beyond the named ones (such as whether a norm is fused) are not
+                # shown.
                 named = zip(kind.sizes, arguments[: len(kind.sizes)], strict=True)
                 sizes = {name: size.item() for name, size in named}
                 nearest = _nearest(kernels, part, kind, deployment.gpu, call.form, sizes)
@@ -104,7 +106,7 @@ def _nearest(
 
 
 def _timed_format(measured: MeasuredShapes, form: str) -> str:
-    """Return the format if it was measured, or else a measured format with equal arithmetic."""
+    """Return the format if kernels in it were measured, or else one with equal arithmetic."""
     formats, form = sorted({timed for _, timed in measured.tables}), precision(form).kernels
     if form in formats:
         return form
@@ -113,7 +115,7 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
 
 
 def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the nearest measured all-reduce on the GPU's curves, or else on its link type's."""
+    """Return the nearest measured all-reduce on this GPU or, if there is none, its link type."""
     own = [n for name, n in timed.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
     pooled = [n for name, n in timed.pools if name == link]
@@ -135,7 +137,7 @@ _LATENT_SHAPE = {
 
 
 def _nearest_latent(chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the measured MLA shape, on this GPU or any; batch sizes are not stored."""
+    """Return the only measured MLA shape, on this GPU or any; its batch sizes are not stored."""
     shape = {name: size for name, size in _LATENT_SHAPE.items() if name in sizes}
     if not chips or not shape:
         return None

@@ -1,4 +1,4 @@
-"""Exclusion of held-out models' kernels, and of near copies, from training data."""
+"""Exclusion of held-out models' kernels, and of near copies, from the training data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,16 +15,17 @@ from pinn.specs.model import Attention, DenseFfnSpec, LatentAttentionSpec, Model
 
 # Near copies: models so similar that holding out one of them requires holding out the other.
 
-#: Relative tolerance of models' widths, and of all sizes of an expert layer: the assumed difference
-#: at which shapes count as different. A larger tolerance would also exclude common shapes.
+#: Relative difference up to which models' widths, or sizes of an expert layer, count as equal (an
+#: assumption). A larger tolerance would also exclude shapes that many models share.
 TOLERANCE = 0.05
 
 
 def is_near_copy(model: ModelSpec, other: ModelSpec) -> bool:
-    """Return whether two models share their main shapes, at any depth and in any number format.
+    """Return whether two models have nearly equal layers, at any depth and in any number format.
 
-    Dense models are near copies if hidden size and feed-forward width differ by at most 5 %. Models
-    with experts must also have the same number of experts and the same top-k.
+    Dense models are near copies if hidden size and feed-forward width differ by at most 5 %. For
+    models with experts, the experts' width counts, and the number of experts and the top-k must be
+    equal.
     """
     same_kind = (model.moe is None) == (other.moe is None)
     if not (same_kind and _close_sizes(model.hidden_size, other.hidden_size)):
@@ -45,37 +46,40 @@ def _dense_width(model: ModelSpec) -> int:
     return max(dense, default=0)
 
 
-# Kernels that are removed from the training data for a held-out model or GPU.
+# Kernels that are removed from the training data if a model or GPU is held out.
 #
 # A held-out model's kernels at any tensor-parallel size, and near copies of them, must not be in
-# the training data. Otherwise the prediction would not be an interpolation between other shapes.
+# the training data. Otherwise a held-out error would measure recall of known kernels, not
+# interpolation between other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
-#: Relative tolerance of both widths of a multiplication, an assumption like ``TOLERANCE``.
+#: Relative difference up to which both widths (n, k) of matrix products count as equal, an
+#: assumption like ``TOLERANCE``.
 GEMM_TOLERANCE = 0.03
-#: Relative tolerance of both widths of experts, for layers with an equal number of experts and an
-#: equal top-k (an assumption).
+#: Relative difference up to which hidden size and inner width of experts count as equal (an
+#: assumption), for layers with an equal number of experts and an equal top-k.
 WIDTH_TOLERANCE = 0.25
-#: Columns that define the shape of a recurrent mixer.
+#: Columns of a kernel table that define the shape of a recurrent layer.
 STATE_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")
-#: Rank and rotary width of the only measured latent attention: DeepSeek-V3's, with 128 heads.
+#: Latent rank and rotary width of the only measured latent attention (MLA): DeepSeek-V3's, with 128
+#: heads.
 _LATENT_SHAPE = (512, 64)
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Held-out models and GPUs.
+    """Held-out models and GPUs, on whose kernels surrogates must not be trained.
 
     Attributes:
         models: Held-out models; their kernel shapes and near copies are excluded on every GPU.
-        gpus: Names of held-out GPUs (``GpuSpec.name``); all of their rows are excluded.
+        gpus: Names of held-out GPUs (``GpuSpec.name``); all of their measured kernels are excluded.
     """
 
     models: tuple[ModelSpec, ...] = ()
     gpus: tuple[str, ...] = ()
 
     def apply(self, tables: KernelTables) -> KernelTables:
-        """Return the kernel tables without the excluded rows."""
+        """Return the tables of measured kernels without the excluded rows."""
         excluded = {
             "gemm": self.gemm_rows, "decode_attention": self.attention_rows,
             "prefill_attention": self.attention_rows, "moe": self.moe_rows,
@@ -88,11 +92,11 @@ class Exclusion:
         return replace(tables, mixers=mixers, **kept)
 
     def gpu_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return for each row whether its GPU is held out."""
+        """Return True for the rows of a kernel table whose GPU is held out."""
         return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool, copy=True)
 
     def gemm_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return for each row whether (n, k) is within 3 % of a held-out model's multiplication."""
+        """Return True for rows of a held-out GPU, or (n, k) within 3 % of a held-out model's."""
         excluded = self.gpu_rows(rows)
         n, k = rows["n"].to_numpy(dtype=float), rows["k"].to_numpy(dtype=float)
         for wide, deep in sorted({s for model in self.models for s in gemm_shapes(model)}):
@@ -100,7 +104,7 @@ class Exclusion:
         return excluded
 
     def attention_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return for each row whether its heads, head width and window are a held-out model's."""
+        """Return True for rows of a held-out GPU, or of a held-out model's attention shape."""
         excluded = self.gpu_rows(rows)
         names = ("heads", "kv_heads", "head_dim", "window")
         table = rows[list(names)].to_numpy(dtype=float)
@@ -109,7 +113,7 @@ class Exclusion:
         return excluded
 
     def moe_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return for each row whether its experts are a held-out model's, or similar to them."""
+        """Return True for rows of a held-out GPU, or of experts like a held-out model's."""
         excluded = self.gpu_rows(rows)
         value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
         for model in self.models:
@@ -118,7 +122,7 @@ class Exclusion:
         return excluded
 
     def latent_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return for each MLA row whether it is excluded: all if a held-out model has the shape."""
+        """Return True for excluded MLA rows: all, if a held-out model has the measured shape."""
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)
         latent = (m for m in self._mixers() if isinstance(m, LatentAttentionSpec))
@@ -127,10 +131,10 @@ class Exclusion:
         return self.gpu_rows(rows)
 
     def mixer_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return for each row whether its recurrent mixer's shape is a held-out model's.
+        """Return True for rows of a held-out GPU, or of a held-out model's recurrent layer.
 
-        Indexers were measured with GLM-5's shape only. A held-out model with any indexer excludes
-        all of their rows.
+        Sparse attention's indexers were measured with GLM-5's shape only, so a held-out model with
+        any indexer excludes all rows of indexers.
         """
         mixers, excluded = self._mixers(), self.gpu_rows(rows)
         if not set(STATE_WIDTHS) <= set(rows):
@@ -143,16 +147,16 @@ class Exclusion:
         return excluded
 
     def _mixers(self) -> list[object]:
-        """Return the token mixer of every layer group of every held-out model."""
+        """Return attention or recurrent layer of every layer group of every held-out model."""
         return [g.attention for model in self.models for g in model.layer_groups]
 
     def slug(self) -> str:
-        """Return a file name for the exclusion: ``all``, or ``without-`` and the held-out names."""
+        """Return a name for files: ``all``, or ``without-`` and the names of what is held out."""
         names = [model.name.split("/")[-1] for model in self.models] + list(self.gpus)
         return "-".join(["without", *names]).lower() if names else "all"
 
     def describe(self) -> dict[str, list[str]]:
-        """Return the held-out names, for the metadata of a checkpoint."""
+        """Return the names of held-out models and GPUs, for the metadata of a checkpoint."""
         return {"models": [m.name for m in self.models], "gpus": list(self.gpus)}
 
 
@@ -182,15 +186,15 @@ def _parallel_sizes(model: ModelSpec) -> Iterator[int]:
 
 
 def gemm_shapes(model: ModelSpec) -> set[tuple[int, int]]:
-    """Return (n, k) of all matrix multiplications of a model, at all tensor-parallel sizes."""
+    """Return weight shapes (n, k) of a model's matrix products, at all tensor-parallel sizes."""
     return {(m.n, m.k) for tp in _parallel_sizes(model) for m in dense_matmuls(model, tp)}
 
 
 def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
-    """Return local (heads, kv_heads, head_dim, window) at all tensor-parallel sizes.
+    """Return (heads, kv_heads, head_dim, window) per rank, at all tensor-parallel sizes.
 
-    A window of 0 means full attention. Latent attention computes prompts with as many KV heads as
-    query heads.
+    A window of 0 means full attention. Latent attention (MLA) has as many KV heads as query heads
+    in prompts.
     """
     found = set()
     for tp in _parallel_sizes(model):

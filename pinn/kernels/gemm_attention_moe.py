@@ -1,4 +1,4 @@
-"""Operators of matrix multiplications, attention and routed experts."""
+"""Kernel types: matrix multiplication, attention and routed experts, with their rooflines."""
 
 from dataclasses import replace
 
@@ -14,8 +14,9 @@ from pinn.specs.precision import precision
 
 # Matrix multiplications.
 
-# Matrices narrower than 64 are dominated by launch times, so their times do not increase with size.
-# Quarters of an octave include the usual widths (1280, 1792, 3584, 14336, ...).
+# Lattice positions along m, n and k. Products narrower than 64 are dominated by launch times, so
+# their times do not increase with size. Quarters of an octave include the usual widths (1280, 1792,
+# 3584, 14336, ...).
 _WIDTHS = np.unique(
     np.concatenate([octaves(64, 1024, 2), octaves(1024, 32768, 4), octaves(32768, 262144, 2)])
 )
@@ -24,7 +25,7 @@ _TOKENS = np.concatenate([[1.0], octaves(2, 65536, 2)])
 
 
 class Gemm(Operator):
-    """Matrix product ``[m, k] x [k, n]``; the second operand has the format of the weights."""
+    """Matrix product ``[m, k] x [k, n]`` of activations and weights; the format is the weights'."""
 
     name = "gemm"
     axes = ("m", "n", "k")
@@ -35,29 +36,30 @@ class Gemm(Operator):
     plan = TrainingPlan(batch=8192, learning_rate=5e-3, width=96, bound=4.0)
 
     #: Launch time in seconds, below the shortest product in the tables: 2.45 us on A100 and H100,
-    #: 1.5 to 1.8 us on Blackwell. A learned correction multiplies the roofline.
+    #: 1.5 to 1.8 us on Blackwell. The network corrects the roofline.
     launch_seconds = 2.5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the bytes of weights and of 16-bit inputs and outputs, and the FLOP."""
+        """Return the FLOP, and the bytes of weights and of 16-bit inputs and outputs."""
         return work.gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
-        """Return the FLOP/s of each row's weight format."""
+        """Return the GPU's peak FLOP/s in each row's weight format."""
         return hw.floor_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline lower bound in s: the larger of weight reading and arithmetic."""
+        """Return the lower bound in seconds: the longer of reading weights and multiplying."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs, with these columns in order.
 
-        Log roofline; log weight, activation, compute and tile-padded compute time; log of their
-        sum; log m, n, k, waves; per tile height 64, 128, 256: log waves, wave rounding, row
-        rounding; ratio of weights to cache; narrowness in n and k; single row; few rows; ratio
-        of compute to memory time; 8-bit and 4-bit flags; ratio of FLOP/s to bf16's; the GPU.
+        Logs of roofline, weight, activation, compute and tile-padded compute time, and of sum and
+        maximum of times; logs of m, n, k, products and waves; per tile height 64, 128, 256: log of
+        waves, and rounding up to whole waves and rows; ratio of weights to L2 cache; narrowness in
+        n and k; flag of one row; fewness of rows; ratio of compute to memory time; 8-bit and 4-bit
+        flags; ratio of FLOP/s to bf16's; columns of the GPU.
         """
         m, n, k = sizes["m"], sizes["n"], sizes["k"]
         read, activations, compute = self.times(hw, sizes)
@@ -93,7 +95,7 @@ class Gemm(Operator):
         return np.concatenate([np.stack(columns, axis=1), hw.descriptors()], axis=1)
 
 
-# Attention: over cached keys and values (decode), and over new prompts (prefill).
+# Attention of decodes to cached keys and values, and attention within new prompts.
 
 _SEQUENCES = octaves(1, 2048, 1)
 _CONTEXT = np.concatenate([[1.0, 16.0], octaves(64, 262144, 1)])
@@ -101,7 +103,7 @@ _PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]
 
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
-    """Return network inputs: heads, KV heads, head width; flags of width, cache and window."""
+    """Return network inputs of the heads: numbers and width; flags of width, format and window."""
     heads, kv_heads, width = sizes["heads"], sizes["kv_heads"], sizes["head_dim"]
     flags = width > 128, hw.element_bytes < 1.5, sizes["window"] > 0
     logs = map(np.log, (heads, kv_heads, heads / kv_heads, width))
@@ -116,14 +118,14 @@ class _Attention(Operator):
     shape = ("heads", "kv_heads", "head_dim", "window")
     group = ("heads", "kv_heads", "head_dim", "window")
     blanks_unknown_chips = True
-    # The launch times below are assumed: about half of the shortest kernels in H100's tables (9 to
-    # 10 us), whose times include reads. A learned correction multiplies the roofline.
+    # The launch times of both kinds of attention are assumed: about half of the shortest kernels
+    # measured on H100 (9 to 10 us), whose times include reads. The network corrects the roofline.
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
         return hw.bf16_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline lower bound in s, with twice the bf16 rate for 8-bit kernels."""
+        """Return the lower bound in seconds, at twice the bf16 rate (for 8-bit kernels)."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute / 2.0)
 
@@ -138,16 +140,17 @@ class DecodeAttention(_Attention):
     launch_seconds = 4e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the bytes of cached keys and values in the cache's format, and the FLOP."""
+        """Return the FLOP, and the bytes of cached keys and values in the cache's format."""
         own = {name: sizes[name] for name in self.sizes()}
         return work.decode_work(**own, kv_bytes=hw.element_bytes)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs, with these columns in order.
 
-        Log roofline; log read and compute time with a short and a long launch; log sequences and
-        visible context; blocks per SM, without and with the context split in 256; ratios of compute
-        to memory time, read bytes to cache, and context to window; heads; the GPU.
+        Log of the roofline; logs of read and compute time, levelling off below short and long
+        launches; logs of sequences and visible context; blocks per SM, without and with the context
+        split in 256 tokens; ratios of compute to memory time, read bytes to L2 cache, and context
+        to window; columns of the heads and of the GPU.
         """
         read, _, compute = self.times(hw, sizes)
         keys = work.window_keys(sizes["context_tokens"], sizes["window"])
@@ -178,15 +181,16 @@ class PrefillAttention(_Attention):
     launch_seconds = 5e-6
 
     def work(self, _hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the bytes of new keys and values, always in 16 bits, and the FLOP."""
+        """Return the FLOP, and the bytes of new keys and values, which always have 16 bits."""
         return work.prefill_work(*(sizes[name] for name in self.sizes()))
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs, with these columns in order.
 
-        Log roofline; log compute time with a short and a long launch; log memory time; log
-        sequences, tokens and their product; tiles of 128 queries per SM, wave and row rounding;
-        ratio of prompt to window; the window in tiles; heads; the GPU.
+        Log of the roofline; logs of compute and memory time, levelling off below short and long
+        launches; logs of sequences, tokens and their product; tiles of 128 queries per SM, and
+        rounding up to whole waves and tiles; ratio of prompt to window; the window in tiles;
+        columns of the heads and of the GPU.
         """
         read, activations, compute = self.times(hw, sizes)
         tokens = sizes["tokens"]
@@ -209,7 +213,7 @@ class PrefillAttention(_Attention):
 
 # Routed experts of a mixture-of-experts layer on one rank.
 
-#: Kernel families of experts; the first, fourth and fifth compute in 16 bits.
+#: Kernel families of experts. Those of bf16, weight-only and mxfp4 formats compute in 16 bits.
 FAMILIES = ("bf16", "fp8", "fp8_block", "weight_only", "mxfp4", "nvfp4", "mxfp4_mxfp8")
 _EXPERT_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
 
@@ -217,13 +221,14 @@ _EXPERT_TOKENS = np.concatenate([[1.0], octaves(2, 32768, 2)])
 def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
     """Return the kernel family that vLLM selects for a format on a GPU.
 
-    Formats without native math units are expanded by Marlin (weight-only). mxfp4 has separate
-    kernels on Hopper and on data-center Blackwell, with 8-bit activations only on Blackwell.
+    Marlin (``weight_only``) expands the weights of formats without tensor cores on the GPU. mxfp4
+    has separate kernels on Hopper and on data-center Blackwell, with 8-bit activations only on
+    Blackwell.
 
     Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer GPUs. From 8,192
     tokens on, vLLM 0.24.0's Marlin reaches 258 TFLOP/s on B200 and 240 on H100, and 16-bit experts
-    745 and 398 (medians of the tables). Steps of that size therefore take longer with int4 experts
-    than with 16-bit experts.
+    reach 745 and 398 (medians of the measured kernels). Steps of that size therefore take longer
+    with int4 experts than with 16-bit experts.
     """
     own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
     blackwell = (hw.capability >= 10.0) & (hw.capability < 11.0)
@@ -253,8 +258,8 @@ class Moe(Operator):
     ``expert_parallel`` GPUs. An expert has three ``matrices`` with a gate, and two without.
 
     In measurements, tokens are distributed evenly over experts. In predictions, tokens select
-    experts at random: they use fewer experts, and ranks wait for the busiest rank
-    (``experts_hit_busiest``).
+    experts at random: fewer experts are used, and all ranks wait for the rank with the most used
+    experts (``experts_hit_busiest``).
     """
 
     name = "moe"
@@ -270,7 +275,7 @@ class Moe(Operator):
     plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3)
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of measured rows, with evenly hit experts and their kernel family."""
+        """Return the sizes of measured rows, with evenly used experts and the kernel family."""
         sizes = super().measured(rows, hw)
         marlin = rows["kernel"].str.contains("marlin").to_numpy()
         sizes["hit"] = np.asarray(work.experts_hit_balanced(*_routed(sizes)))
@@ -278,25 +283,25 @@ class Moe(Operator):
         return sizes
 
     def queried(self, sizes: Sizes, hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of a prediction, with randomly hit experts and vLLM's kernel family."""
+        """Return the sizes of a prediction, with randomly used experts and vLLM's kernel family."""
         hit = np.asarray(work.experts_hit_busiest(*_routed(sizes)))
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the bytes of hit experts and of moved activations, and the FLOP."""
+        """Return the FLOP, and the bytes of the experts used and of moved activations."""
         return work.moe_work(sizes, sizes["hit"], hw.element_bytes)
 
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the FLOP/s: 16-bit math for the first, fourth and fifth kernel family."""
+        """Return the peak FLOP/s: that of bf16 for families that compute in 16 bits."""
         return np.where(np.isin(sizes["family"], (0, 3, 4)), hw.bf16_rate, hw.floor_rate)
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return 8 us of launch plus the maximum of reading the hit experts and multiplying."""
+        """Return a launch of 8 us plus the longer of reading the used experts and multiplying."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute) + self.launch_seconds
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline lower bound in s for any routing, which reads one token's experts."""
+        """Return the lower bound in seconds: at least one token's experts are read."""
         asked, held = (sizes[n] / sizes["expert_parallel"] for n in ("top_k", "experts"))
         one = np.minimum(np.maximum(asked, 0.0), held)
         least = self.work(hw, {**sizes, "hit": one})
@@ -306,9 +311,10 @@ class Moe(Operator):
         """Return the network's inputs: only ratios, so that unseen sizes stay in the trained range.
 
         The columns are, in this order: weight, compute, tile-padded compute and activation time
-        over the launch; ratio of compute to memory time; log pairs per hit expert and rounding to
-        tiles of 16, 64, 128; share of experts hit; waves of tiles per SM in both matrices, and
-        rounding; ratio of activation time to the roofline; sharding; family flags; the GPU.
+        over the launch; ratio of compute to memory time; log of (token, expert) pairs per used
+        expert, and rounding up to tiles of 16, 64, 128; share of experts used; waves of tiles per
+        SM in both matrices; ratio of activation time to the roofline; sizes of an expert's shard
+        and of expert parallelism; flags of no gate and of each family; columns of the GPU.
         """
         read, activations, compute = self.times(hw, sizes)
         base = self.roofline(hw, sizes)
@@ -339,5 +345,5 @@ class Moe(Operator):
 
 
 def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
-    """Return tokens, experts, top-k and expert-parallel size, which determine the experts hit."""
+    """Return tokens, experts, top-k and expert-parallel size, which decide how many experts run."""
     return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]

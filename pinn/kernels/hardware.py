@@ -1,4 +1,4 @@
-"""Rates of the GPU and bytes of the number format of each row, for kernel surrogates."""
+"""Rates of the GPU and bytes of the number format in each row of a kernel surrogate's input."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from pinn.specs.precision import Precision, precision
 
 #: Datasheets of GPUs by name.
 Gpus = Mapping[str, GpuSpec]
-#: Datasheets of GPUs by index.
+#: Datasheets of GPUs, which rows refer to by index.
 Chips = Sequence[GpuSpec]
-#: Index of each row's GPU or format in a sequence.
+#: Index of each row's GPU (or number format) in a sequence of GPUs (or formats).
 Ids = Int[np.ndarray, " rows"]
 
 
 @dataclass(frozen=True)
 class Coded:
-    """A value per row: ``options[ids[row]]``; ``ids`` broadcasts with the other arguments.
+    """One value per row: ``options[ids[row]]``; ``ids`` broadcasts with other arguments.
 
-    A GPU or a format that is the same in all rows does not need this class.
+    A GPU or a format that is the same in all rows can be passed without this class.
 
     >>> Coded(("bf16", "fp8"), np.array([0, 1, 1])).ids.shape
     (3,)
@@ -44,14 +44,14 @@ class Hardware:
     Attributes:
         bandwidth: Bandwidth of the device memory, bytes/s.
         bf16_rate: Dense bf16 FLOP/s.
-        floor_rate: Maximum dense FLOP/s of multiplications in the format.
+        floor_rate: Maximum dense FLOP/s of multiplications in the number format.
         sms: Number of streaming multiprocessors.
-        cache_bytes: Size of the last-level cache.
+        cache_bytes: Size of the last-level cache in bytes.
         capability: CUDA compute capability.
         element_bytes: Bytes per weight or cached element.
         math: Index of the tensor-core math: 0 for 16-bit, 1 for 8-bit, 2 for 4-bit.
-        format_ids: Index of the format in ``format_names``.
-        format_names: Names of the formats.
+        format_ids: Index of the row's number format in ``format_names``.
+        format_names: Names of all number formats in the rows.
         known: Whether the training data has kernels of the GPU.
     """
 
@@ -68,12 +68,12 @@ class Hardware:
     known: Bool[np.ndarray, " rows"]
 
     def descriptors(self) -> Float[np.ndarray, "rows 6"]:
-        """Return the network's inputs that distinguish GPUs: generation, log SMs, and a tag.
+        """Return the network's inputs for the GPU: generation, log SMs, and a four-column tag.
 
-        Nine GPUs are too few to learn how efficiency depends on bandwidth, ridge and cache. These
-        three numbers are therefore only a tag of known GPUs. Operators can blank the tag of
-        other GPUs, which are then treated like their generation. To prepare for this, training
-        blanks the tag of some rows.
+        The tag has the logs of bandwidth, ridge (FLOP per byte) and cache size, and a one. Nine
+        GPUs are too few to learn how efficiency depends on these numbers, so they only identify
+        GPUs in the training data. Operators can blank the tag of other GPUs, which are then treated
+        like their generation. To prepare for this, training blanks the tag of some rows.
         """
         tag = [
             np.log(self.bandwidth / 3e12),
@@ -89,7 +89,7 @@ class Hardware:
 
 
 def math_index(gpu: GpuSpec, form: Precision) -> int:
-    """Return the index of the math for a format on a GPU; 16-bit if it has no native units."""
+    """Return the index of a format's tensor-core math on a GPU: 0 (16-bit) without native units."""
     if form.math == "bf16" or form.math not in gpu.peak_flop_per_s:
         return 0
     return 2 if form.math == "fp4" else 1
@@ -131,6 +131,6 @@ def chip_tags(gpus: Chips) -> Float[np.ndarray, "gpus 5"]:
 
 
 def is_known(gpus: Chips, tags: Float[np.ndarray, "trained 5"]) -> Bool[np.ndarray, " gpus"]:
-    """Return for each GPU whether a GPU in the training data has its datasheet, within 2 %."""
+    """Return for each GPU whether the training data has a GPU with its datasheet, within 2 %."""
     apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
     return (apart < 0.02).any(axis=1)

@@ -32,13 +32,13 @@ def kernel_tables(systems: Path | None = None) -> KernelTables:
 def surrogates_without(
     exclude: Exclusion, seed: int, root: Path, systems: Path | None = None
 ) -> KernelSurrogates:
-    """Return all kernel surrogates, fitted without the excluded kernels.
+    """Return surrogates of all kernel types, fitted without the held-out models' and GPUs' kernels.
 
     Args:
         exclude: Held-out models and GPUs.
         seed: Seed of all random choices.
         root: Folder in which surrogates are cached.
-        systems: Folder of newer tables; None for the tables of the installed package.
+        systems: Folder of newer kernel tables; None for only the tables of the installed package.
     """
     aside = {"shared": root}
     place = remembered_folder(fit_surrogates, exclude, seed, systems, root=root, aside=aside)
@@ -58,35 +58,36 @@ def fit_surrogates(
     KernelSurrogates.fit(tables, exclude=exclude, seed=seed, shared=shared).save(folder)
 
 
-# Errors of kernel surrogates on held-out data: whole shapes, and whole GPUs.
+# Errors of kernel surrogates on held-out kernels: whole shapes, or all kernels of a GPU.
 
-#: Name of a held-out part that consists of shapes instead of a GPU.
+#: Value of ``left_out`` in error tables if shapes are held out instead of a GPU.
 SHAPES = "shapes"
-#: GPUs whose held-out errors are reported, because serving data of these GPUs exist.
+#: GPUs on which held-out errors of kernels are reported, because there are serving runs on them.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
 #: Columns of the table of all held-out errors.
 TABLE_COLUMNS = ("left_out", *_COLUMNS)
-#: Maximum number of rows, sampled at random, that are compared per operator and cross-validation
-#: fold. The standard error of a median of 5 % is then about 0.03 points.
+#: Maximum number of held-out rows that are predicted per kernel type and cross-validation fold.
+#: More rows are sampled at random. The standard error of a median of 5 % is then about 0.03 points.
 _ROWS_COMPARED = 60_000
 #: Number of cross-validation folds; each fold holds out a fifth of the shapes.
 FOLDS = 5
-#: Number of cross-validation folds that are evaluated, by operator. All are evaluated for experts,
-#: which have few shapes and fast fits.
+#: Number of cross-validation folds that are evaluated, by kernel type. All folds are evaluated for
+#: experts, which have few shapes and fast fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
-#: Maximum ranks and tokens of expert layers whose errors count; larger ones are seldom served.
+#: Maximum ranks, and tokens per step, of expert layers that count in errors. Larger ones are seldom
+#: served.
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
 def fold_of_rows(rows: pd.DataFrame, group: Sequence[str]) -> Int[np.ndarray, " rows"]:
-    """Return every row's cross-validation fold, from 0; rows of one shape share a fold."""
+    """Return the cross-validation fold of each row, from 0; all rows of a shape share a fold."""
     number = rows.groupby(list(group)).ngroup().to_numpy()
     return (np.random.default_rng(0).permutation(number.max() + 1) % FOLDS)[number]
 
 
 def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
-    """Return statistics of relative errors by GPU and format, and over all rows.
+    """Return statistics of relative errors by GPU and number format, and over all rows.
 
     Args:
         surrogate_name: Value of the column ``operator`` in the result.
@@ -107,7 +108,7 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
-    """Return the rows of served sizes: for experts, within one node and one step's tokens."""
+    """Return rows of sizes that occur in serving: experts on one node, with one step's tokens."""
     if operator.name != "moe":
         return rows
     ranks = rows["tensor_parallel"] * rows["expert_parallel"]
@@ -123,19 +124,20 @@ def held_out_table(
     plans: Mapping[str, TrainingPlan] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> pd.DataFrame:
-    """Return errors of kernel fits on held-out shapes, and on held-out GPUs, one at a time.
+    """Return errors of kernel surrogates on held-out shapes, and on one held-out GPU at a time.
 
     Args:
         tables: Measured kernels.
         gpus: Names of the GPUs that are held out, one at a time.
-        operators: Operators to fit.
-        fits: Number of folds of held-out shapes, by operator name; None for ``FITS``.
-        plans: Training plans that differ from the default, by operator name.
-        progress: Function that is called before each fit, with the held-out part and the operator.
+        operators: Kernel types to fit.
+        fits: Number of folds of held-out shapes, by name of the kernel type; None for ``FITS``.
+        plans: Training plans that differ from the default, by name of the kernel type.
+        progress: Function that is called before each fit with a text that names the held-out part
+            and the kernel type.
 
     Returns:
-        Table with ``TABLE_COLUMNS``: ``left_out`` is ``shapes`` or the name of a GPU; the other
-        columns are those of :func:`errors`.
+        Table with ``TABLE_COLUMNS``: ``left_out`` is the held-out part (``shapes`` or the name of a
+        GPU); the other columns are those of :func:`errors`.
     """
     found = []
     for left_out in (SHAPES, *gpus):
@@ -154,7 +156,7 @@ def held_out_table(
 def _left_out(
     operator: Operator, rows: pd.DataFrame, left_out: str, folds: int
 ) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Yield pairs of training rows and held-out rows: for each fold of shapes, or for a GPU."""
+    """Yield (training rows, held-out rows), once per fold of shapes, or once for a held-out GPU."""
     if left_out == SHAPES:
         fold = fold_of_rows(rows, operator.group)
         for i in range(folds):
@@ -165,7 +167,7 @@ def _left_out(
 
 
 def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> pd.DataFrame:
-    """Return the error of each held-out row, predicted / measured - 1, or of a random sample."""
+    """Return errors (predicted / measured - 1) of the held-out rows, or of a random sample."""
     held = served(held, surrogate.operator)
     if len(held) > _ROWS_COMPARED:
         held = held.sample(_ROWS_COMPARED, random_state=0)
@@ -176,9 +178,9 @@ def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> 
     return held[["gpu"]].assign(precision=precision, error=ratio - 1.0)
 
 
-# Errors of the fits of recurrent and sparse mixers on held-out shapes and GPUs.
+# Errors of the kernel fits of recurrent layers and sparse attention on held-out shapes and GPUs.
 
-#: GPUs that the errors of mixer operators hold out, one at a time.
+#: GPUs that are held out, one at a time, for the errors of recurrent layers and sparse attention.
 _MIXERS_LEFT_OUT = ("H100-SXM", "B200-SXM")
 _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 
@@ -186,18 +188,18 @@ _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 def mixer_errors(
     operators: Sequence[str] | None = None, systems: Gpus | None = None
 ) -> pd.DataFrame:
-    """Return median and mean APE of each mixer operator's predicted times on held-out kernels.
+    """Return held-out APE of the kernel fits of recurrent layers and sparse attention.
 
-    Shapes are held out a fifth at a time, with a fit per GPU. For a held-out GPU, one fit uses all
-    other GPUs.
+    A fifth of the shapes is held out at a time, with a separate fit per GPU. For a held-out GPU,
+    one fit uses all other GPUs.
 
     Args:
-        operators: Names of operators in ``timed_operators``; None for all.
+        operators: Names of kernel types in ``timed_operators``; None for all.
         systems: Datasheets by system name; None for all measured systems.
 
     Returns:
-        Table with columns ``operator``, ``left_out`` (``shapes`` or the name of a GPU), ``rows``,
-        ``shapes``, ``median`` and ``mean``.
+        Table with columns ``operator`` (kernel type), ``left_out`` (``shapes`` or the name of a
+        GPU), ``rows``, ``shapes``, and ``median`` and ``mean`` of the APE as fractions.
     """
     known = {name: load_gpu(name) for name in SYSTEMS} if systems is None else systems
     timed = mixer_operators.timed_operators()
@@ -235,7 +237,7 @@ def _mean_errors(predicted: np.ndarray, seconds: np.ndarray) -> dict[str, float]
 
 
 def error_grid(table: pd.DataFrame) -> Grid:
-    """Return a grid of ``median / mean`` errors of kernel times in percent, by operator."""
+    """Return a grid of ``median / mean`` APE of kernel times in percent, a row per kernel type."""
     parts = list(dict.fromkeys(table["left_out"]))
     grid = Grid.of("operator", "rows", "shapes", *(f"without {part}" for part in parts))
     for name, of_operator in table.groupby("operator", sort=False):
@@ -250,10 +252,11 @@ def error_grid(table: pd.DataFrame) -> Grid:
 
 
 def operator_grid(table: pd.DataFrame) -> Grid:
-    """Return a grid of ``median / mean`` errors of kernel times in percent, a column per operator.
+    """Return a grid of ``median / mean`` APE of kernel times in percent, a column per type.
 
     Args:
-        table: Table with ``TABLE_COLUMNS``; only its rows over all GPUs and formats are shown.
+        table: Table with ``TABLE_COLUMNS``; only the rows with statistics over all GPUs and formats
+            are shown.
     """
     operators = table["operator"].unique()
     grid = Grid.of("held out", *operators)

@@ -1,4 +1,4 @@
-"""Kernels of latent attention in decode and in prefill."""
+"""Kernels of multi-head latent attention (MLA) in decode and in prefill."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 
 # Decode attention over compressed keys (multi-head latent attention, MLA).
 #
-# Its time is modeled as one launch of grouped-query decode attention with a single KV head, plus a
-# time that grows with the keys. This time is a weighted sum of read time, compute time, the maximum
-# of the two, and a start-up time. The weights are fitted per GPU and cache format to the growth of
-# measured module times with the context. The start-up time is what a short read takes beyond its
-# bytes: splitting the keys, waiting for the first of them, and merging.
+# The time of this kernel is modeled as one launch of grouped-query decode attention with a single
+# KV head, plus a time that grows with the keys. This time is a weighted sum of read time, compute
+# time, the maximum of the two, and a start-up time. The weights are fitted per GPU and cache format
+# to the growth of measured module times with the context. The start-up time is what a short read
+# takes beyond its bytes: splitting the keys, waiting for the first of them, and merging.
 
-#: Arrays or numbers of seconds or of sizes, which broadcast together.
+#: Numbers or arrays (seconds, or sizes of kernels) that broadcast together.
 Times = np.ndarray | np.float64
-#: Assumed weights without measurements: kernels reach four fifths of the memory bandwidth or peak
-#: FLOP/s, and there is no start-up time.
+#: Weights that are assumed without measurements: kernels reach four fifths of the memory bandwidth
+#: or peak FLOP/s, and there is no start-up time.
 UNMEASURED = np.array([0.0, 0.0, 1.25, 0.0])
-#: Reading time at which half of the start-up time is charged. Of the values from 1 to 6 us, this
-#: one best fits measured modules of 4 to 128 sequences with 512 to 16,384 tokens, but neighboring
-#: values are hardly worse.
+#: Time to read the keys at which half of the start-up time is charged. Of the values from 1 to 6
+#: us, this one best fits measured modules of 4 to 128 sequences with 512 to 16,384 tokens, but
+#: neighboring values are hardly worse.
 _HALF_START_SECONDS = 4e-6
-#: Unit that scales the fitted start-up time to order one; it does not change predictions.
+#: Unit of the fitted start-up time, so that its weight is of order one; predictions do not depend
+#: on it.
 _START_SECONDS = 1e-6
 
 
@@ -50,15 +51,15 @@ def _terms(gpu: GpuSpec, kv_bytes: Numbers, *sizes: Numbers) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LatentCore:
-    """Fitted weights of latent decode attention by GPU and cache format; ``*`` pools all GPUs."""
+    """Fitted weights of MLA's decode attention by (GPU, cache format); GPU ``*`` pools all GPUs."""
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus) -> LatentCore:
-        """Fit weights to measured modules by relative error; without rows, return ``UNMEASURED``.
+        """Fit weights to measured MLA modules by relative error; without rows, keep ``UNMEASURED``.
 
-        Because the error is relative, rows whose time hardly depends on the context have little
+        Because errors are relative, rows whose time hardly depends on the context have little
         influence.
         """
         if len(rows) == 0:
@@ -82,7 +83,7 @@ class LatentCore:
         return LatentCore(found)
 
     def seconds(self, gpu: GpuSpec, form: str, *sizes: Numbers) -> Times:
-        """Return the seconds that the context adds to a launch. Arguments broadcast.
+        """Return the seconds of decode attention beyond a launch. Arguments broadcast.
 
         The result is at least the roofline lower bound.
 
@@ -100,46 +101,47 @@ class LatentCore:
 
 # Prefill attention of multi-head latent attention (MLA): all heads, with keys wider than values.
 #
-# Whole modules were measured, with their projections. The projections are multiplications whose
-# times are known. Of the rest, the part that grows with (query, key) pairs is the attention kernel.
-# The part that grows with tokens and heads moves the operands: keys are concatenated from two
-# parts, and queries are rotated. Terms that depend on neither (launches, passes over the hidden
-# state) are fitted and then dropped: they belong to the rest of the layer, and most tables measured
-# them unfused, while a server fuses them.
+# Whole modules were measured, with their projections. The projections are matrix products whose
+# times are known. Of the remaining time, the part that grows with (query, key) pairs is the
+# attention kernel. The part that grows with tokens and heads moves the operands: keys are
+# concatenated from two parts, and queries are rotated. Terms that depend on neither (launches,
+# passes over the hidden state) are fitted and then dropped. They belong to the rest of the layer,
+# and in most tables they ran unfused, while a server fuses them.
 
-#: Assumed weights without measurements, of moving the operands once and of the attention's
-#: roofline: four fifths of the memory bandwidth or peak FLOP/s, as for decodes.
+#: Weights, assumed without measurements, of moving the operands once and of the attention's
+#: roofline: kernels reach four fifths of the memory bandwidth or peak FLOP/s, as in decodes.
 UNMEASURED_PREFILL = np.array([1.25, 1.25])
 _LAUNCH_SECONDS = 1e-5
 
 
 def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
-    """Return the seconds to move queries, keys, values and outputs once, and to multiply."""
+    """Return the seconds to move queries, keys, values and outputs once, and those to multiply."""
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
 
 @dataclass(frozen=True)
 class LatentPrefill:
-    """Fitted weights of latent prefill attention by GPU; keys and values always have 16 bits.
+    """Fitted weights of MLA's prefill attention by GPU; keys and values always have 16 bits.
 
     Attributes:
-        weights: Weights in the order of ``UNMEASURED_PREFILL``, by key ``(chip,)``. Chip ``*``
+        weights: Weights of moving the operands and of the roofline, by key ``(chip,)``. Chip ``*``
             pools all GPUs. The weight of moving operands is the same for all GPUs: the minimum of
-            all tables. Fitted weights are 1 to 7. Weights are larger for tables whose modules
-            pass over the hidden state more often: rotations and norms ran unfused there, which is
-            not part of attention.
+            all tables. Fitted weights are 1 to 7. Weights are larger for tables whose modules pass
+            over the hidden state more often: rotations and norms ran unfused there, which is not
+            part of attention.
     """
 
     weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, products: Products) -> LatentPrefill:
-        """Fit weights to measured modules; without rows, all GPUs have ``UNMEASURED_PREFILL``.
+        """Fit weights to measured MLA modules; without rows, ``UNMEASURED_PREFILL`` applies.
 
         Args:
-            rows: Measured modules, with the columns of ``LATENT_PREFILL_LAYOUT``.
+            rows: Measured modules (attention with projections), with the columns of
+                ``LATENT_PREFILL_LAYOUT``.
             gpus: Datasheets by the names in the rows.
-            products: Function that returns the seconds of multiplications, such as
+            products: Function that returns the seconds of matrix products, such as
                 ``OperatorSurrogate.seconds``.
         """
         if len(rows) == 0:
@@ -159,12 +161,12 @@ class LatentPrefill:
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
     def seconds(self, gpu: object, *sizes: Numbers) -> Times:
-        """Return the seconds of prefill chunks beyond a launch. Arguments broadcast.
+        """Return the seconds of prefill attention beyond a launch. Arguments broadcast.
 
         The result is at least the roofline lower bound.
 
         Args:
-            gpu: GPU of the kernel, or a ``Coded`` of several.
+            gpu: GPU of the kernel, or one GPU per row as a ``Coded``.
             sizes: Number of chunks; new tokens per chunk; cached tokens per chunk, for which vLLM
                 runs the same kernel and merges the results; heads on this rank; and the widths of
                 queries and keys, and of values.
@@ -181,9 +183,9 @@ class LatentPrefill:
 
 
 def _module_terms(rows: pd.DataFrame, gpu: GpuSpec) -> Float[np.ndarray, "rows 4"]:
-    """Return seconds of a launch (10 us), a hidden-state pass, moving operands, and the roofline.
+    """Return seconds of a launch (10 us), of moving hidden states and operands, and the roofline.
 
-    The last three are at the GPU's memory bandwidth and peak FLOP/s.
+    The last three are times at the GPU's memory bandwidth and peak FLOP/s.
     """
     sequences, tokens, heads = (
         rows[name].to_numpy(dtype=np.float64) for name in ("sequences", "tokens", "heads")
