@@ -1,4 +1,5 @@
 """Python functions of the commands, which ``import pinn`` loads on first use.
 
-Commands call these functions or parts of them. The arguments have the names of the options.
+The commands of the command line call these functions or parts of them, so an argument has the name
+of its command-line option.
 """

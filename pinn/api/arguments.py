@@ -1,4 +1,4 @@
-"""Keyword arguments of API functions, from requests, engine flags and launch commands."""
+"""Conversion of an API function's keyword arguments to a request object and engine flags."""
 
 import difflib
 import inspect
@@ -24,7 +24,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-#: Flag of the weight format, which no specification declares.
+#: Flag ``quantization`` for the weights' number format, which is not a field of ``ServingSpec``.
 FORMAT = Flag(
     "Number format of the weights: bf16, fp16, fp8, fp8_static (static activation scales), "
     "fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (or fp4) or "
@@ -42,12 +42,12 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
-    """Return name -> flag of all specifications; for servers also ``quantization``.
+    """Return the flags that dataclasses declare, by name, with ``quantization`` for servers.
 
     Args:
-        specifications: Dataclasses that declare flags.
-        requests: Request classes whose ``SEVERAL`` lists the flags that accept several values, with
-            their defaults as text.
+        specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
+        requests: Request classes; ``SEVERAL`` of each names the flags that accept several values,
+            with their defaults as text.
     """
     listed = [FORMAT] * (ServingSpec in specifications)
     listed += [flag for each in specifications for flag in flags_of(each)]
@@ -67,14 +67,16 @@ def with_arguments(
     deploys: bool = False,
     serves: bool = False,
 ) -> Callable[[_Function], _Function]:
-    """Add arguments to the signature and the docstring of a function that accepts ``**given``.
+    """Return a decorator that adds arguments to a function's signature and docstring.
 
     Args:
-        specifications: Dataclasses that declare flags.
-        request: Request classes of the command with the function's name; arguments that the
-            function declares are skipped.
-        deploys: Whether the function predicts deployments, and so accepts ``serve`` and ``force``.
-        serves: Whether the function is about one server, and so accepts ``serve``.
+        specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
+        request: Request classes, whose fields become arguments unless the function declares them
+            itself.
+        deploys: Whether the function predicts deployments, and so accepts ``serve`` (a launch
+            command) and ``force``.
+        serves: Whether the function is about one server, and so accepts ``serve`` (a launch
+            command).
     """
     requests = request if isinstance(request, tuple) else (request,)
     declared = declared_flags(specifications, *requests)
@@ -107,16 +109,17 @@ def _in_python(option: re.Match[str]) -> str:
 def read_request(
     request: type[_Request], given: Mapping[str, object], *specifications: type, **own: object
 ) -> tuple[_Request, dict[str, Any]]:
-    """Return a command's request object, and the remaining flags, from keyword arguments.
+    """Return a command's request object and its other flags, read from keyword arguments.
 
-    The launch command ``serve`` supplies the model and flags that arguments do not give; a warning
-    names flags that are not modelled. ``quantization`` is returned as ``precision``.
+    The launch command ``serve`` supplies the model and flags that are not given as arguments. A
+    warning names flags of the launch command that pinn does not model. ``quantization`` is returned
+    as ``precision``.
 
     Args:
         request: Class of the request.
-        given: Arguments of the request and flags of the specifications; None means not given. Paths
-            may be text.
-        specifications: Dataclasses that declare flags.
+        given: Keyword arguments: fields of the request and flags; None means not given. Paths may
+            be text.
+        specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
         own: Arguments that the function declares itself, or that belong to other requests.
 
     Raises:
@@ -148,7 +151,7 @@ def _by_name(
     hints: Mapping[str, object],
     declared: Mapping[str, Flag],
 ) -> dict[str, object]:
-    """Return the arguments that are not None, under their current names.
+    """Return the arguments that are not None, with other and deprecated names replaced.
 
     Raises:
         PinnError: If a name is unknown (the message suggests the nearest name), or if an argument
@@ -175,7 +178,7 @@ def _by_name(
 
 
 def _typed(name: str, hint: Any, value: object) -> object:
-    """Return a value converted to the type of a request's field.
+    """Convert a value to the type of the request's field with the given name.
 
     Raises:
         PinnError: If the value has the wrong type, or is outside the field's limits.
@@ -190,7 +193,7 @@ def _typed(name: str, hint: Any, value: object) -> object:
             raise PinnError(f"{name} must be a path, got {value!r:.60}: give the path as text")
         return given_path(Path(value))
     flag = replace(*(limits or [Flag()]), name=name, kind=kind.__name__)
-    if kind is float and not limits:  # a float field without limits accepts inf
+    if kind is float and not limits:  # inf is allowed if the field has no limits
         return flag.read(value, name)
     return checked_flag(flag, value, name)
 
@@ -210,7 +213,7 @@ def read_flags(
         declared: Flags by name.
         gpu: Comma-separated names of GPUs, on which the meaning of a launch command depends.
         words: Engine flags that pinn does not declare, as words of a command line.
-        by_name: Whether errors name a flag as in Python; otherwise as an option.
+        by_name: Whether error messages name a flag as a Python argument, instead of as an option.
 
     Returns:
         Flags as name -> value, with ``precision`` for ``quantization`` and the ``model`` of the
@@ -303,6 +306,9 @@ def launched(
 
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
-    """Return a GPU without compute capability 10.x, as it has fewer features; else the first."""
+    """Return the first of comma-separated GPUs without compute capability 10.x, else the first.
+
+    A GPU without compute capability 10.x supports fewer features.
+    """
     gpus = map(load_gpu, comma_separated(gpu or ""))
     return min(gpus, key=lambda g: 10 <= g.compute_capability < 11, default=None)

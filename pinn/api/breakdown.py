@@ -56,9 +56,10 @@ def breakdown(
 def _teacher(
     folder: Path | None, checkpoint: Path, metadata: Mapping[str, Any]
 ) -> tuple[Teacher | None, dict[str, str]]:
-    """Return the fits to measured kernels with calibration factors, and text on their sources.
+    """Return the kernel-based model of step time, and text on the sources of its parts.
 
-    Return None and the reason if the folder of these fits is missing.
+    The model sums fitted kernel times, scaled by calibration factors. If the folder of fits is
+    missing, return None and the reason.
     """
     from pinn.kernels.surrogates import KernelSurrogates
     from pinn.training.teacher import Teacher, prior_scalars, saved_scalars

@@ -78,7 +78,7 @@ def calibrate(
 
 
 def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitting.Fit:
-    """Return the fit, extended by the GPU's link to host memory as fitted to KV transfers."""
+    """Return the fit with the bandwidth of the link to host memory, fitted to KV transfers."""
     measured = read_kv_transfers(paths)
     start.notes += skipped_lines(measured.report.refused)
     layout = empty_layout(found.found.deployment)
@@ -91,7 +91,7 @@ def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitti
 def _fit_traces(
     folder: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """Return the coefficients fitted to an ingested folder of traces, steps or benchmarks."""
+    """Fit coefficients to a folder that ``pinn ingest`` wrote from traces, steps or benchmarks."""
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError(
@@ -115,7 +115,7 @@ def _fit_traces(
 def _fit_benchmarks(
     asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """Return the coefficients fitted to benchmarks of the server in ``--append``, or as given."""
+    """Fit coefficients to benchmark files of a server that ``--append`` or flags describe."""
     engine, flags = flags_apart(EngineSpec, flags)
     given = _earlier(asked.append) | named(asked.model, asked.gpu) | flags
     model, gpu = given.pop("model", None), given.pop("gpu", None)
@@ -132,7 +132,7 @@ def _fit_benchmarks(
 def _fit_steps(
     steps: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """Return the coefficients fitted to measured steps, and to benchmarks in the same folder."""
+    """Fit coefficients to measured steps, and to serving benchmarks in the same folder."""
     engine, flags = flags_apart(EngineSpec, flags)
     measured = read_measured_steps(steps)
     start.notes += skipped_lines(measured.report.refused)
@@ -142,7 +142,7 @@ def _fit_steps(
     _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start) if measured.serving else []
     spec = measured.engine(engine)
-    if asked.memory_log is not None:  # the log's KV cache size replaces the steps folder's
+    if asked.memory_log is not None:  # a start-up log overrides the folder's KV cache size
         spec = replace(spec, num_gpu_blocks_override=engine.get("num_gpu_blocks_override"))
     spec = _with_memory_log(spec, deployment, asked, start)
     return fitting.fit_measured_steps(measured, deployment, names, start, runs, spec)
@@ -151,7 +151,10 @@ def _fit_steps(
 def _with_memory_log(
     engine: EngineSpec, deployment: Deployment, asked: CalibrationRequest, start: Start
 ) -> EngineSpec:
-    """Return engine settings with the KV cache size that the checked ``memory_log`` states."""
+    """Return engine settings with the KV cache size from the start-up log ``memory_log``.
+
+    The log is also checked against the deployment.
+    """
     if asked.memory_log is None:
         return engine
     log = read_startup_log(asked.memory_log)

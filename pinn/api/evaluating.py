@@ -30,7 +30,8 @@ class Evaluation:
 
     Attributes:
         folder: Folder of results.csv, ranking.csv, decisions.csv and report.html.
-        summary: Written files and the verdict on each method, as the command's last line has them.
+        summary: Written files and the verdict on each method, as in the last line that the command
+            prints.
     """
 
     folder: Path
@@ -78,7 +79,7 @@ def evaluate(**given: object) -> Evaluation:
 
 @with_arguments(request=requests.DecisionsRequest)
 def evaluate_decisions(path: str | Path | None = None, **given: object) -> ScoreTable:
-    """Score the deployments that predictions would choose, as ``pinn evaluate decisions`` does.
+    """Score the choice of deployments by predictions, as ``pinn evaluate decisions`` does.
 
     Args:
         path: predictions.csv of an evaluation. [default: the file of the checkpoint]
@@ -110,8 +111,8 @@ def evaluate_serving_runs(
 
     Args:
         path: CSV of serving runs, a folder that inference-perf wrote, or a folder of such folders.
-        intervals: Whether to predict the ends of 90 % intervals (``low_s``, ``high_s``), by two
-            more simulations of each run.
+        intervals: Whether to predict 90 % intervals of each metric (``low_s`` to ``high_s``), which
+            takes two more simulations of each run.
         **given: Keyword arguments listed below.
 
     Raises:
@@ -136,7 +137,7 @@ def evaluate_serving_runs(
 
 @with_arguments(request=requests.EnginesRequest)
 def evaluate_engines(**given: object) -> ScoreTable:
-    """Score predictions of SGLang and TensorRT-LLM deployments, as ``pinn evaluate engines`` does.
+    """Score held-out predictions of SGLang and TensorRT-LLM, as ``pinn evaluate engines`` does.
 
     Args:
         **given: Keyword arguments listed below.
@@ -202,13 +203,13 @@ def evaluate_panel(**given: object) -> ScoreTable:
         else scoring.read_panel(asked.against, "write a scorecard with 'pinn evaluate panel --out'")
     )
     if asked.widths:
-        read_calibration(path)  # an unreadable file is reported before any simulation
+        read_calibration(path)  # report an unreadable file before any simulation starts
     if asked.steps is not None and learned_steps(path, asked.steps):
         warn_user(f"{asked.steps} is training data of {path}, so it is excluded from the scorecard")
     rows = panel_rows(path, asked.held_out_runs or (), asked.steps, asked.public or ())
     try:
         scored = interval_widths.interval_rows(path, rows)
-    except PinnError:  # the checkpoint has no intervals
+    except PinnError:  # the checkpoint has no intervals, so none are scored
         scored = None
     found = scoring.sum_up(rows.assign(half=math.nan if scored is None else scored["nested"]))
     scores = scoring.group_scores(found)
@@ -231,7 +232,10 @@ def evaluate_panel(**given: object) -> ScoreTable:
 
 @with_arguments(request=requests.DraftsRequest)
 def evaluate_speculation(**given: object) -> ScoreTable:
-    """Score predictions with unrecorded draft tokens, as ``pinn evaluate speculation`` does.
+    """Score predictions of unrecorded speculation, as ``pinn evaluate speculation`` does.
+
+    The measured deployments use multi-token prediction, but their number of draft tokens was not
+    recorded and is assumed.
 
     Args:
         **given: Keyword arguments listed below.

@@ -172,7 +172,7 @@ def _configured(
     how: TableRequest | BlisRequest | LlmDRequest,
     release: str = "",
 ) -> tuple[Configured, list[str]]:
-    """Return configurations with coefficients, and a line for each reason why some were skipped.
+    """Return configurations with their coefficients, and lines on the skipped configurations.
 
     Args:
         configurations: Configurations in any form that :func:`export_table` accepts.
@@ -198,7 +198,7 @@ def _at_release(row: Values, release: str) -> Values:
 
 
 def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:
-    """Return the given configurations, or else the configurations of the coefficient files."""
+    """Return the given configurations; if None, those of the coefficient files."""
     from pinn.surrogate.coefficient_set import read_coefficient_set
 
     if configurations is not None:

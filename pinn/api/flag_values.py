@@ -1,4 +1,4 @@
-"""Values of flags as users write them: in an engine's notation, as text, or as a metrics page."""
+"""Conversion of flag values that are text, in an engine's notation, or a metrics page."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from pinn.specs.flags import Flag
 from pinn.specs.model_variants import format_of
 from pinn.specs.serving import VLLM
 
-#: Names of flags whose values engines also accept in other notations, such as ``32k``.
+#: Flags whose values engines also accept in other notations, such as ``32k``.
 _SPELLED = ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens")
 
 
@@ -24,13 +24,13 @@ def several_values(value: object) -> list[Any]:
 
 
 def checked_flag(flag: Flag, value: object, name: str = "") -> Any:
-    """Return a value in its flag's type and limits; a list if the flag accepts several values.
+    """Return a value converted to its flag's type; a list if the flag accepts several values.
 
     Args:
         flag: Flag of the value.
-        value: Value as given, possibly in an engine's notation. For the acceptance of draft tokens
-            also a metrics page that counts accepted tokens.
-        name: Name of the flag in errors; the name of its option if empty.
+        value: Value as given, possibly in an engine's notation such as ``32k``. For the acceptance
+            rate of draft tokens also the path of a /metrics page with counts of accepted tokens.
+        name: Name of the flag in error messages; the name of its option if empty.
 
     Raises:
         PinnError: If the flag does not allow the value.

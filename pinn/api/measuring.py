@@ -203,7 +203,10 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
 def _design(
     wanted: MeasureRequest, model: str, flags: Mapping[str, Any], notes: list[str]
 ) -> list[tuple[str, float]]:
-    """Return batches to time with their information gains, in order; none, with a note, if unknown.
+    """Return batches to time in measuring order, each with its information gain.
+
+    The list is empty if batches cannot be chosen, for example without a known GPU; a note then
+    states the reason.
 
     Raises:
         PinnError: If the model does not fit the GPU and ``force`` is not set.

@@ -55,7 +55,7 @@ class PlannedFleet:
         return manifest(self.plan)
 
     def print_report(self, folder: Path | None = None) -> None:
-        """Print the plan, and the folder of the plan's files if they were saved."""
+        """Print the plan and, if the plan's files were saved, the path of their folder."""
         print_plan(self.plan, folder)
 
     def __str__(self) -> str:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from pinn.engines.configurations import Configuration
 
-    #: Configurations as a table, rows of a table, a grid (lists per key, or text), or a file of
-    #: these.
+    #: Configurations in one of several forms: a table, rows of a table, a grid (a list of values
+    #: per key, as a mapping or text), or a file with one of these.
     AnyConfigurations = pd.DataFrame | Iterable[Configuration] | Configuration | str | Path
 
 #: Batches whose step times are predicted if the user gives none.

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, get_type_hints
 from pinn.specs.flags import Flag, FlagValue
 from pinn.specs.request_media import MOST_AUDIO_S
 
-#: Help of arguments with one meaning in all requests, unless the request's docstring differs.
+#: Help of arguments that mean the same in all requests. A request's docstring may override it.
 SHARED = {
     "model": "Model: a name of 'pinn models' or Hugging Face, or the path of a config.json or its "
     "folder.",
@@ -33,28 +33,31 @@ SHARED = {
     "checkpoint": "File of the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
-#: Other name -> current name of an argument, for functions and options.
+#: Alternative name -> current name of an argument of functions and an option of commands.
 OTHER_NAMES = {"request_rate": "rate"}
 #: Pattern of a name and its help in the Options or Attributes section of a docstring.
 _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without its last section, and name -> help text from that section."""
+    """Return a docstring without its last section, and that section as name -> help text."""
     text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
     helps = {name: " ".join(said.split()) for name, said in _EXPLAINED.findall(listed)}
     return text.rstrip(), SHARED | helps
 
 
 def parameters_of(request: type, *, limits: bool = False) -> list[inspect.Parameter]:
-    """Return a keyword parameter for each request field; ``limits`` keeps limits of values."""
+    """Return a keyword parameter for each field of a request class.
+
+    With ``limits``, the annotations keep the allowed range of values.
+    """
     hints = get_type_hints(request, include_extras=limits)
     parameters = inspect.signature(request).parameters.values()
     return [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
 
 
 def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:
-    """Return the model and the GPU, if they are given, as keys of a configuration."""
+    """Return model and GPU as keys of a configuration, without those that are None."""
     pairs: dict[str, FlagValue] = {"model": model, "gpu": gpu}
     return {name: value for name, value in pairs.items() if value is not None}
 

@@ -161,7 +161,7 @@ def _measured_grid(found: pd.DataFrame) -> Grid:
 
 
 def _measured_screen(found: pd.DataFrame) -> Grid:
-    """Return a terminal table of measurement counts: one line per release, model and GPU."""
+    """Return a terminal table of measurement counts by engine release, model and GPU."""
     grid = _measured_grid(found.rename(columns={"configurations": "setups"}))
     rows = [Row([cell.replace(" ", "\n") for cell in row.cells]) for row in grid.rows]
     columns = [replace(column, folds=False) for column in grid.columns]

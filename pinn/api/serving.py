@@ -37,7 +37,7 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         raise PinnError(f"serve needs {error.name}: run 'pip install {_PACKAGES}'") from error
     checkpoint = find_checkpoint(asked.checkpoint)
     if asked.checkpoint is not None:
-        os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # read by workers
+        os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # read by worker processes
     with listening.listen(asked.host, asked.port) as socket:
         is_local = listening.is_local(socket)
         if not is_local:

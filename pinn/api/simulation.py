@@ -1,4 +1,4 @@
-"""Simulation of a workload on one server, two pools or a fleet."""
+"""Simulation of a workload on one server, on prefill and decode pools, or on a fleet."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ from pinn.units import GIGA
 if TYPE_CHECKING:
     import pandas as pd
 
-    #: Workload as a file, the content of a plain YAML file, or requests; None for a load from
-    #: flags.
+    #: Workload as a path, the content of a plain YAML file, or a table of requests; None if flags
+    #: describe the load.
     AnyWorkload = (
         str | Path | Mapping[str, Json] | Sequence[Mapping[str, Json]] | pd.DataFrame | None
     )
@@ -138,7 +138,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Return ``given`` without arguments of pools and fleets, and a request of these arguments."""
+    """Separate arguments of pools and fleets from ``given``; return the rest and their request."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 
@@ -176,7 +176,7 @@ def served(
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
-    """Return the requested rate in requests/s as a list; an empty list without a rate."""
+    """Return the requested rate, in requests/s, as a list; empty if no rate is requested."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
@@ -284,7 +284,10 @@ def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | N
 
 
 def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
-    """Return 90 % intervals of a run's metrics from held-out errors, or why there are none."""
+    """Return 90 % intervals of a simulation's metrics from the network's held-out errors.
+
+    If there are none, the result states the reason.
+    """
     if not run.requests.finished.any():
         return Intervals(missing="no request was served")
     try:
@@ -301,7 +304,10 @@ def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
 
 
 def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals | None:
-    """Return intervals of a run's metrics from a coefficient file; None without a posterior."""
+    """Return intervals of a simulation's metrics from a coefficient file's posterior.
+
+    The result is None if the file has no posterior, or if no request was served.
+    """
     if found.covariance is None or not run.requests.finished.any():
         return None
     prompt = "1 prefill 2048 @ 0"
@@ -311,7 +317,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 
-#: Option that applies only to a single engine -> alternative for pools.
+#: Option for a single engine only -> what to use instead for prefill and decode pools.
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
@@ -486,7 +492,7 @@ def _requests_table(workload: object) -> pd.DataFrame:
 
 @contextlib.contextmanager
 def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
-    """Yield the path of the workload's file; other workloads are written to a temporary file."""
+    """Yield the path of a workload's file; write other workloads to a temporary file first."""
     if workload is None or isinstance(workload, str | Path):
         yield None if workload is None else Path(workload)
         return

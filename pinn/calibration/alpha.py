@@ -32,29 +32,29 @@ from pinn.calibration.requests import MIN_REQUESTS, PHASES, RequestRows
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Share of the step in flight that a request waits before the queue: uniform from 0 to 1, so mean
-#: 1/2 and standard deviation 1 / sqrt(12).
+#: Mean and standard deviation of the share of the running step that an arriving request waits for
+#: before it is queued. The share is uniform from 0 to 1, so these are 1/2 and 1 / sqrt(12).
 _WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
-#: Standard deviation (an assumption) of the fraction of a step that passes between a request's
-#: scheduling and the first step of its prompt. The expected fraction is 0, or 1 if steps are
-#: scheduled ahead.
+#: Standard deviation (an assumption) of the share of a step between a request's scheduling and the
+#: first step of its prompt. The expected share is 0, or 1 if steps are scheduled ahead.
 _SHARE_SPREAD = 0.1
-#: Median of squared normal noise relative to its variance; residual, in standard deviations, at
-#: which Tukey's biweight is 0 (95 % efficient for normal noise); and a small number that replaces 0
-#: in divisions.
+#: Three constants of the robust fit: the median of squared normal noise divided by its variance;
+#: the residual, in standard deviations, at which Tukey's biweight is 0 (95 % efficient for normal
+#: noise); and a small number that replaces 0 in divisions.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
-#: Prefix of the names of verdicts that are based on the phases of held-out later requests.
+#: Prefix of the names of verdicts on phases of later requests, which were held out.
 LATER_REQUESTS = "later requests"
 #: Minimum standard deviation of a phase's noise, in seconds: the clock resolution of journeys.
 _LEAST_S = 1e-6
-#: Difference of an alpha from its prior, in standard deviations, beyond which its prior is widened.
+#: If a fitted alpha differs from its prior by more standard deviations than this, its prior is
+#: widened.
 _FAR = 2.0
-#: Number of iterations that update weights and noise; and number of time spans of a run within
-#: which residuals count as correlated (an assumption).
+#: Number of iterations that update weights and noise of the robust fit; and number of time spans of
+#: a run within which residuals count as correlated (an assumption).
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
-#: Phase -> standard deviation of the share of the step in flight that the phase includes.
+#: Phase -> standard deviation of the share of the running step for which the phase waits.
 _SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
 
 Rows = Float[np.ndarray, " requests"]
@@ -120,23 +120,23 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
 
 def _prior_waits(rows: RequestRows) -> dict[str, float]:
-    """Return phase -> expected fraction of the step in flight for which the phase waits."""
+    """Return phase -> expected share of the running step that a request waits for in this phase."""
     ahead = float(rows.is_ahead.any())
     expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
     return {phase: expected.get(phase, 0.0) for phase in PHASES}
 
 
 def _waited_s(rows: RequestRows, phase: str) -> Rows:
-    """Return seconds of the step that a phase partly waits for; 0 for phases without a wait."""
+    """Return the duration in seconds of the step that a phase waits for; 0 if it waits for none."""
     return rows.waits.get(phase, np.zeros(len(rows)))
 
 
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """Return requests' features and measured seconds of a phase, and a mask of usable ones.
+    """Return features and measured seconds of requests in a phase, and a mask of usable requests.
 
-    The last feature is the duration of the step that the phase partly waits for.
+    The last feature is the duration of the running step, of which the phase waits for a part.
     """
     first = phase == "schedule_to_first_token"
     own = rows.own_steps * first
@@ -149,13 +149,16 @@ def _measured(
 
 
 def _noise_floor(rows: RequestRows, phase: str) -> Rows:
-    """Return the standard deviation in seconds of a step's remaining time at a phase's start."""
+    """Return the standard deviation, in seconds, of the wait for the step that runs on arrival.
+
+    For phases other than ``arrival_to_queue``, the result is the clock's resolution.
+    """
     in_flight = _waited_s(rows, phase) * (phase == "arrival_to_queue")
     return np.maximum(in_flight / np.sqrt(12), _LEAST_S)
 
 
 def _of_phase(before: Prior, phase: str, share: float) -> Prior:
-    """Return the prior of a phase's alphas, followed by its share of the step in flight.
+    """Return the prior of a phase's alphas, followed by its share of the running step.
 
     Errors of alphas are treated as independent. A wrongly assumed correlation would let a
     well-known alpha determine a poorly known one.
@@ -167,7 +170,7 @@ def _of_phase(before: Prior, phase: str, share: float) -> Prior:
 
 
 def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
-    """Return the posterior of a phase's alphas; residuals determine noise scale and outliers."""
+    """Return the posterior of a phase's alphas, with noise and outlier weights from residuals."""
     one, weight = np.ones(len(seconds)), np.ones(len(seconds))
     wide, residual = prior, seconds - design @ prior.mean
     for _ in range(_ROUNDS):
@@ -182,9 +185,10 @@ def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
 
 
 def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
-    """Return the prior with more variance for alphas that the journeys contradict.
+    """Return the prior with a higher variance of alphas that measured journeys contradict.
 
-    Otherwise a wrong prior would bias such an alpha, and other alphas would absorb the difference.
+    Otherwise the wrong prior of one alpha would bias it, and other alphas would absorb the
+    difference.
     """
     move = mean - prior.mean
     far = np.abs(move) > _FAR * np.sqrt(np.diag(prior.covariance))
@@ -202,7 +206,7 @@ def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Pr
 
 
 def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
-    """Return the change in mean error of a phase's predicted time over held-out later requests."""
+    """Return the change in a phase's mean time error over later requests, which were held out."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
     return judge(f"{LATER_REQUESTS}, {phase}", *errors)

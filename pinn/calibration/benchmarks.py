@@ -34,23 +34,24 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # For fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
 # batches hardly change with the coefficients. In an open loop slower steps also cause larger
 # batches, so that a metric changes ``gain`` times as much as for fixed batches. The gain is
-# measured by one more simulation with all times longer.
+# determined by one more simulation in which all times are longer.
 
 #: Metrics to fit by type of latency, in order of preference: only the first metric that a file has
-#: is fitted. Further percentiles add little information, and an E2E latency is a sum of TTFT and
-#: ITLs.
+#: is fitted. Other percentiles of the same latency add little information, and an E2E latency is a
+#: sum of TTFT and ITLs.
 _FIRST = ("ttft_mean_s", "ttft_p50_s")
 _BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
 _WHOLE = ("e2e_mean_s", "e2e_p50_s")
 _RATES = ("output_tokens_per_s", "requests_per_s")
 
-#: Factor by which one more simulation lengthens all times to measure gains; and maximum gain: near
-#: saturation, a metric contains little information about step times.
+#: Factor by which one more simulation lengthens all times to measure gains; and the maximum gain.
+#: Gains are limited because near saturation a metric contains little information about step times.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
 
 _ALL = slice(None)
 
-#: Number of random draws of a load to estimate its sampling noise, an assumption.
+#: Number of simulations of a load with different seeds to estimate its sampling noise (an
+#: assumption).
 _DRAWS = 5
 
 Runs = Sequence[BenchmarkRun]
@@ -63,7 +64,7 @@ class FigureRows:
 
     Attributes:
         names: Names of the metrics, such as ``ttft_mean_s``.
-        run: Index of each metric's run.
+        run: Index of the benchmark run to which each metric belongs.
         measured: Measured values of the metrics, in seconds or per second.
         simulated: Simulated values of the metrics, in seconds or per second.
         features: Derivative of each metric with respect to each coefficient.
@@ -79,7 +80,7 @@ class FigureRows:
 
 
 def fitted_figures(run: BenchmarkRun) -> list[str]:
-    """Return the names of a run's metrics to fit coefficients to.
+    """Return the names of the metrics of a benchmark run that coefficients are fitted to.
 
     Raises:
         PinnError: If the run has no metric that can be fitted.
@@ -109,7 +110,7 @@ def simulated_rows(
     names = [fitted_figures(run) for run in runs]
 
     def served(run: BenchmarkRun, names: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return a run's simulated metrics, and each metric's derivative by the coefficients."""
+        """Return a run's simulated metrics, and d log metric / d log coefficient for each."""
         job = measured_job(deployment, benchmark_workload(run), near, engine)
         simulated = job.run()
         values = _values(simulated, names)
@@ -118,7 +119,7 @@ def simulated_rows(
         sign = np.array([-1.0 if name in _RATES else 1.0 for name in names])
         shares = sign[:, None] * added / added.sum(axis=1, keepdims=True)
         if run.load.rate_per_s is None and not run.load.offsets_s:
-            return values, shares  # In a closed loop, the gain is 1.
+            return values, shares  # closed loop: batches hardly change, so the gain is 1
         gain = np.abs(np.log(_values(replace(job, latency=far).run(), names) / values))
         gain = np.nan_to_num(gain / np.log(_NUDGE), nan=_MOST_GAIN)
         return values, shares * np.minimum(gain, _MOST_GAIN)[:, None]
@@ -180,7 +181,7 @@ def _are_equal(one: Workload, other: Workload) -> bool:
 
 
 def _behind(figure: str) -> str:
-    """Return the name of the latency from which a metric is computed."""
+    """Return the name of the latency that determines a metric, such as E2E for throughput."""
     if figure in _RATES:
         return "e2e_mean_s"
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
@@ -199,8 +200,8 @@ class BenchmarkCalibration(ServerCalibration):
     Attributes:
         errors: Columns ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one
             row for each fitted metric.
-        held_out: The columns of ``errors``; ``after`` is predicted by a fit to the other loads.
-            Empty for a single load.
+        held_out: Columns as in ``errors``; ``after`` is predicted by a fit to all other loads than
+            the row's. Empty for a single load.
         left_alone: Metrics that were not fitted, because their held-out error rose while the error
             of other metrics fell.
         overloaded: Names of fitted runs of an overloaded server.
@@ -257,7 +258,10 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return metric -> value, without metrics of the same latencies as ``worse`` and their sums."""
+    """Return metric -> value, without metrics of the latencies in ``worse``, E2E and rates.
+
+    E2E latency and request rates also depend on the latencies whose held-out errors grew.
+    """
     kinds = {name.partition("_")[0] for name in worse}
     kinds |= {"e2e"} if kinds & {"ttft", "tpot", "itl"} else set()
     rates = _RATES if kinds else ()
@@ -295,10 +299,10 @@ def _calibrate(
 
 @dataclass(frozen=True)
 class _Simulation:
-    """Simulation of benchmark loads with given coefficients, an ``estimate.Simulation``.
+    """Simulation of benchmark loads with given coefficients, for ``pinn.measurements.estimate``.
 
     Attributes:
-        served: Function of ``coefficients`` that returns the runs' simulated metrics.
+        served: Function that takes ``coefficients`` and returns the simulated metrics of all runs.
         prior: Coefficients before the calibration.
         noise: Relative standard deviation of each metric.
     """
@@ -316,7 +320,7 @@ class _Simulation:
         return fit_rows(self.prior, rows, at).mean
 
     def misfit(self, rows: FigureRows, at: Vector) -> float:
-        """Return -2 log of the coefficients' posterior density, up to a constant."""
+        """Return -2 x log posterior density of the coefficients, up to an additive constant."""
         away = (rows.simulated / rows.measured - 1) / self.noise
         return float(away @ away) + self.prior.distance_squared(at)
 
@@ -358,7 +362,7 @@ def _left_out(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Return the mean number of requests in a decode step (Little's law) and their mean context."""
+    """Return a decode step's mean number of requests (by Little's law) and their mean context."""
     requests, context = [], []
     for run in runs:
         load = run.load

@@ -20,12 +20,12 @@ from pinn.surrogate.step_features import overlapped, step_features
 
 # Intervals between step starts as rows that are linear in beta.
 #
-# A step takes the longer of launching and the GPU's work. A fit decides which is longer by the
-# coefficients before the fit, and sets the features of the shorter to 0 (``overlapped``). The step
-# time is then beta . features both before and after the fit.
+# A step takes the longer of kernel launching and the GPU's work. The coefficients before the fit
+# decide which one is longer, and the features of the shorter one are set to 0 (``overlapped``). The
+# step time is then beta . features both before and after the fit.
 
-#: Minimum and maximum number of steps of the windows for calibration and evaluation. Shorter
-#: windows are mostly noise, longer windows average over changing batches. Both limits are
+#: Minimum and maximum number of steps of an interval (window) for calibration and evaluation.
+#: Shorter windows are mostly noise, longer windows average over changing batches. Both limits are
 #: assumptions; the published trace in the evaluation data has a sample every ten steps.
 WINDOW_STEPS = (5, 15)
 
@@ -34,16 +34,18 @@ PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
 
 @dataclass(frozen=True)
 class Intervals:
-    """``n`` intervals between starts of steps, each represented by its mean step.
+    """``n`` intervals of a trace between starts of steps, with the mean step of each interval.
 
     Attributes:
-        features: Mean step features; the coefficients before calibration determine the overlap of
-            launching and GPU work.
-        seconds: Mean seconds per step.
-        steps: Number of steps of each interval; 1 for a single cycle.
-        row: Row of each interval in the cycle table.
-        part: Index into ``PARTS`` of each interval, by time within the run.
-        sums: Sums over a step's batch (such as its tokens), averaged over each interval's steps.
+        features: Step features, averaged over the steps of each interval. Of kernel launching and
+            GPU work, the one that is shorter by the coefficients before calibration has features of
+            0.
+        seconds: Mean seconds per step of each interval.
+        steps: Number of steps of each interval; 1 if start times of adjacent steps are known.
+        row: Row number of each interval in the cycle table.
+        part: Index into ``PARTS``: the part of the run's time in which each interval lies.
+        sums: Sums over a step's batch, such as its tokens, averaged over the steps of each
+            interval.
     """
 
     features: Float[np.ndarray, "n step_features"]
@@ -57,35 +59,35 @@ class Intervals:
         return len(self.seconds)
 
     def take(self, index: Shaped[np.ndarray, " index"]) -> "Intervals":
-        """Return the intervals at ``index``, a mask or row numbers."""
+        """Return the intervals that ``index`` selects, as a mask or as row numbers."""
         kept = {name: column[index] for name, column in vars(self).items() if name != "sums"}
         return Intervals(sums=each_sum(lambda values: values[index], self.sums), **kept)
 
     def of_part(self, name: str) -> "Intervals":
-        """Return the intervals in one part of the run's time."""
+        """Return the intervals in one part of the trace's time, named as in ``PARTS``."""
         return self.take(self.part == PARTS.index(name))
 
     @property
     def is_single(self) -> Bool[np.ndarray, " n"]:
-        """Return whether each interval is a single cycle."""
+        """Return whether each interval has exactly one step."""
         return self.steps == 1
 
     @property
     def is_window(self) -> Bool[np.ndarray, " n"]:
-        """Return whether each interval is a window of :data:`WINDOW_STEPS` steps."""
+        """Return whether each interval has 5 to 15 steps, the limits in :data:`WINDOW_STEPS`."""
         return (self.steps >= WINDOW_STEPS[0]) & (self.steps <= WINDOW_STEPS[1])
 
 
 def read_intervals(
     traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Intervals:
-    """Return the single cycles and windows of a run, split by time (60/20/20).
+    """Return the intervals of a trace, of one step or several steps, split by time (60/20/20).
 
     Args:
         traces: Ingested trace tables (steps, cycles, requests, snapshots).
         deployment: Deployment that was measured.
-        beta: Step coefficients of the deployment before calibration, which determine the overlap
-            of launching and GPU work.
+        beta: Step coefficients of the deployment before calibration, which determine whether kernel
+            launching or GPU work takes longer.
 
     Raises:
         PinnError: If the tables have no steps, their step times are not usable, or no interval is
@@ -105,7 +107,7 @@ def read_intervals(
     features = overlapped(step_features(step_costs([deployment]), batches.sums), beta)
 
     def mean(values: np.ndarray) -> np.ndarray:
-        """Return the mean of per-step values over the steps of each interval."""
+        """Return the mean over each interval's steps of a value that is given per step."""
         return np.bincount(batches.owner, batches.weight * values, minlength=len(steps)) / steps
 
     return Intervals(
@@ -137,7 +139,7 @@ def _check_target(traces: TraceTables) -> None:
 
 # Beta of a server, calibrated to measured step times.
 
-#: Types of intervals to calibrate to.
+#: Types of trace intervals to calibrate to: means of several steps, single steps, or both.
 KINDS = ("windows", "singles", "both")
 
 
@@ -157,7 +159,9 @@ class BetaSettings:
 
 
 def candidates(intervals: Intervals, kind: str) -> Intervals:
-    """Return the intervals of one type in the first 60 % of a run's time.
+    """Return the intervals of one type in the first 60 % of a trace's time.
+
+    The types are ``windows`` (means of 5 to 15 steps), ``singles`` (one step) and ``both``.
 
     Raises:
         PinnError: If the type is unknown or has no intervals.
@@ -178,7 +182,7 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
 
 
 def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
-    """Return the intervals for calibration: as many as the budget allows, in order of time.
+    """Return intervals to calibrate to, chosen at random up to the budget, in order of time.
 
     Raises:
         PinnError: If there are no intervals, or the budget is not positive.
@@ -192,14 +196,14 @@ def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
 
 
 def calibrate_to(used: Intervals, prior: Prior) -> Posterior:
-    """Return the posterior of beta after a fit to intervals; alpha stays unchanged."""
+    """Return the posterior of beta after a fit to intervals of a trace; alpha stays unchanged."""
     return fit_posterior(prior, all_features(used.features), used.seconds)
 
 
 def error_table(
     intervals: Intervals, betas: dict[str, Float[np.ndarray, " features"]]
 ) -> pd.DataFrame:
-    """Return relative errors of predicted mean step times, by part of the run and type of interval.
+    """Return relative errors of predicted mean step times, by part of the trace and interval type.
 
     Args:
         intervals: Intervals of a run.
@@ -223,7 +227,7 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Return the median and mean of absolute errors, and the median signed error; NaN if empty."""
+    """Return the median and mean of absolute errors and the median signed error; NaN if empty."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)
@@ -232,11 +236,11 @@ def _summary(error: np.ndarray) -> tuple[float, float, float]:
 
 # Held-out evaluation: whether a calibration improves predictions beyond noise.
 #
-# Errors score predictions, and likelihoods also score their intervals: an accurate prediction
-# counts as better if its interval gets narrower.
+# An error scores a predicted value only. A likelihood also scores the prediction's interval: if two
+# predictions have equal errors, the one with the narrower interval is better.
 
-#: Maximum number of blocks for a standard error. A block has adjacent measurements, which share
-#: noise.
+#: Maximum number of blocks from which a standard error is computed. A block has adjacent
+#: measurements, because these share noise.
 _BLOCKS = 20
 
 #: Degrees of freedom of Student's t for measurements, low enough that no single outlier decides.
@@ -245,7 +249,7 @@ _DEGREES = 5.0
 Errors = Float[np.ndarray, " n"]
 
 
-#: Minimum difference between errors before and after that is not mere rounding.
+#: Maximum difference between errors before and after calibration that counts as mere rounding.
 _ROUNDING = 1e-6
 
 
@@ -254,10 +258,10 @@ class Verdict:
     """Change in held-out error after calibration, with its standard error.
 
     Attributes:
-        where: Name of the held-out data.
+        where: Name of the held-out data set.
         count: Number of held-out measurements whose errors are compared.
-        gain: Decrease of the mean error; for likelihoods, the mean log likelihood ratio of after to
-            before.
+        gain: Decrease of the mean error. For likelihoods: mean log of the ratio of the likelihood
+            after calibration to that before.
         standard_error: Standard error of the gain; NaN for a single measurement.
         before: Mean absolute relative error before the calibration; None for likelihoods.
         after: Mean absolute relative error after the calibration; None for likelihoods.
@@ -288,7 +292,7 @@ class Verdict:
 
     @property
     def figures(self) -> list[str]:
-        """Return the errors before and after, and the change with its standard error, as text."""
+        """Return the errors before and after calibration, and their change, as text."""
         if self.before is None or self.after is None:
             factor = float(np.exp(self.gain))
             change = f"{factor:.2f} +- {factor * self.standard_error:.2f} x"
@@ -298,7 +302,7 @@ class Verdict:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Return the verdict as JSON values for a coefficient file."""
+        """Return the verdict as JSON values for the coefficient file."""
         figures = ("gain",) if self.before is None else ("before", "after")
         known = {name: getattr(self, name) for name in ("where", "count", *figures)}
         error = self.standard_error

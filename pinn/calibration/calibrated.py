@@ -1,4 +1,4 @@
-"""Calibrations of a server to its traces, or to measured whole steps."""
+"""Calibrations of a server to its step traces, or to measured times of whole steps."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,8 +23,8 @@ from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
-#: Minimum ratio of the mean numbers of requests in two halves of a run at which the halves count as
-#: two loads, and minimum number of intervals of each half. Both are assumptions.
+#: Minimum ratio of the mean numbers of requests per step in two halves of a trace at which the
+#: halves count as two loads, and minimum number of intervals of each half. Both are assumptions.
 _TWO_LOADS, _LEAST = 1.5, 20
 
 
@@ -36,7 +36,7 @@ class ServerCalibration:
         deployment: Deployment of the server.
         prior: Coefficients before the calibration.
         posterior: Coefficients after the calibration.
-        quantities: Parameters with values and standard errors before and after the calibration.
+        quantities: Parameters of the server, with values and standard errors before and after.
         verdicts: Changes in held-out error, one for each held-out data set.
         facts: Description of measurements and fit as JSON values, for the coefficient file.
     """
@@ -73,7 +73,7 @@ class Calibration(ServerCalibration):
 
     Attributes:
         beta: Posterior from step times; its noise has one entry for each fitted interval.
-        alpha: Calibration of alpha to requests; None without journeys.
+        alpha: Calibration of alpha to request journeys; None if the trace has none.
         errors: Errors of mean step times before and after calibration, see
             :func:`pinn.calibration.calibrate.error_table`.
     """
@@ -123,14 +123,18 @@ def run_calibration(
 
 
 def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
-    """Return changes in step time error on all intervals after the last fitted interval."""
+    """Return the change in step time error on all intervals after the last fitted interval."""
     usual = intervals.is_window | intervals.is_single
     later = intervals.take((intervals.part > 0) & usual)
     return [_judged("later time", later, prior, beta)] if len(later) else []
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
-    """Return changes in step time error on each half of the loads after a fit to the other half."""
+    """Return changes in step time error between loads of few and of many requests per step.
+
+    Steps with fewer requests than the median are predicted by a fit to the other steps, and vice
+    versa. The list is empty if the two halves have similar loads or too few intervals.
+    """
     pool = calibrate.candidates(intervals, settings.kind)
     requests = pool.sums.requests
     is_upper = requests > np.median(requests)
@@ -158,21 +162,23 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
 
 # Beta of a server, calibrated to whole steps that ``pinn measure`` timed.
 #
-# Each batch is one row: the median of its repeats. Its noise is the standard error of the median
-# plus an error that no coefficient explains. The scale of the unexplained error maximizes the
-# evidence of the rows under the prior (type-II maximum likelihood).
+# Each batch is one row: the median of its repeated steps. Its noise is the standard error of the
+# median plus an error that no coefficient explains. The scale of the unexplained error maximizes
+# the evidence of all rows under the prior (type-II maximum likelihood).
 
 #: Candidates for the relative standard deviation of the step time error that no coefficient
 #: explains.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
 
-#: Number of parts of the batches; each part is held out in turn.
+#: Number of parts into which the measured batches are divided; each part is held out in turn.
 _PARTS = 5
 
-#: Flags that set the size of the KV cache; if given, the size cannot verify other flags.
+#: Flags that set the size of the KV cache. If one is given, the cache size cannot verify other
+#: flags, which then do not determine it.
 _CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
 
-#: Residual, in standard deviations, at which Tukey's biweight is 0 (95 % efficient).
+#: Residual, in standard deviations, at which Tukey's biweight is 0 (95 % efficient for normal
+#: noise).
 _BEYOND = 4.685
 
 Rows = Float[np.ndarray, " batches"]
@@ -183,7 +189,7 @@ class StepCalibration(ServerCalibration):
     """Calibration of beta to measured times of whole steps; alpha stays unchanged.
 
     Attributes:
-        steps: Measured batches with their median step times.
+        steps: Measured batches with the median step time of each.
     """
 
     steps: MeasuredSteps
@@ -197,7 +203,10 @@ class StepCalibration(ServerCalibration):
 def measured_features(
     steps: MeasuredSteps, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Float[np.ndarray, "batches coefficients"]:
-    """Return batches' features of all coefficients, with launching and GPU work overlapped."""
+    """Return the features of measured batches for all coefficients.
+
+    Of kernel launching and GPU work, the one that is shorter by ``beta`` has features of 0.
+    """
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
 
@@ -281,7 +290,7 @@ def _left_out(
 def check_steps(
     steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return findings on settings of the measured engine that contradict the user's flags."""
+    """Return findings on engine settings in the measurements that contradict the user's flags."""
     found = []
     limits, recipe = steps.facts.at("limits"), deployment.recipe
     seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")

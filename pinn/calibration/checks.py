@@ -29,10 +29,10 @@ from pinn.surrogate.step_features import step_features, step_time
 # Checks before a fit. Each finding is a sentence: the measurement, the expectation, and the likely
 # mistake, such as a flag that would explain the data.
 #
-# A fit to the wrong server looks good, since the fitted constants absorb the difference. Therefore
-# checks precede the fit. The checks concern the size of the KV cache, token budget and request
-# limit, a single model and server per file, the roofline lower bound, units, clocks, and the
-# consistency of metrics.
+# A fit to measurements of the wrong server looks good, since the fitted constants absorb the
+# difference. Therefore checks precede the fit. They concern the size of the KV cache, token budget
+# and request limit, a single model and server per file, the roofline lower bound, units, clocks,
+# and the consistency of metrics.
 
 
 #: Function of a deployment, or of a variant with one flag changed, that returns its coefficients.
@@ -40,7 +40,7 @@ CoefficientsOf = Callable[[Deployment], Coefficients]
 
 
 def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
-    """Raise an error before a fit to measurements that do not match the flags.
+    """Raise an error if checks found that measurements do not match the flags.
 
     Args:
         findings: Findings of :func:`~pinn.calibration.checks.check_traces` or
@@ -62,7 +62,7 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
 
 # Checks of flags against the size of the KV cache and the speed of the server.
 
-#: Flag -> values to try as an explanation of a mismatch.
+#: Flag -> alternative values to try, one of which may explain a mismatch.
 _VALUES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16),
     "pipeline_parallel_size": (1, 2, 4),
@@ -72,20 +72,20 @@ _VALUES = {
     "precision": ("bf16", "fp8", "nvfp4", "int4"),
 }
 
-#: Relative tolerance of the number of KV blocks, and additional tolerance as a share of GPU
-#: memory. The memory model estimates what vLLM measures at start: activations and, in some
-#: versions, CUDA graphs.
+#: Relative tolerance of the number of KV blocks, and additional tolerance as a share of GPU memory.
+#: Tolerances are needed because the memory model only estimates what vLLM measures at start:
+#: activations and, in some versions, CUDA graphs.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
 #: Tolerance of ``--gpu-memory-utilization`` in a log, which is rounded to two decimals.
 _SAME_SHARE = 0.005
 
-#: Factors between measured and predicted times above which a mistake is assumed. The first factor
-#: is at least twice the error on any held-out model. The second one counts only if changing a
-#: single flag explains the difference.
+#: Ratios of measured to predicted times (or of predicted to measured) above which a mistake is
+#: assumed. The first ratio is at least twice the error on any held-out model. The second one counts
+#: only if changing a single flag explains the difference.
 FAR, OFF = 2.0, 1.5
 
-#: Maximum factor between measured and predicted times that may remain after a flag is changed, if
-#: the change is to count as an explanation.
+#: Ratio of measured to predicted times, or its inverse, that may remain if a changed flag is to
+#: count as the explanation.
 _EXPLAINED = 1.2
 
 
@@ -139,7 +139,7 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     if not near:
         yield f"{mismatch}: check --model, as no change of a single flag explains the difference"
         return
-    # A wrong number of GPUs is listed first, as the most frequent mistake.
+    # A wrong number of GPUs is listed first, because it is the most frequent mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
@@ -169,7 +169,10 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
 
 
 def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
-    """Return the predicted KV blocks (None if the model does not fit) and their tolerance."""
+    """Return the predicted number of KV blocks and its tolerance.
+
+    The number is None if the model does not fit into GPU memory.
+    """
     try:
         # A maximum request length of 1 token skips the check that the KV cache holds the longest
         # request.
@@ -220,26 +223,28 @@ def check_speed(
         yield f"{mismatch}: check --model, --gpu, --tensor-parallel-size and --quantization"
 
 
-# Checks of traces against the flags given at ingestion.
+# Checks of traces against the flags that the user gave to ``pinn ingest``.
 
-#: Tolerated share of implausible rows in a step table, such as faulty lines of a sampler.
+#: Tolerated share of implausible rows in a step table. A few rows may be wrong, such as faulty
+#: lines of the sampler.
 _STRAY = 1e-3
 
-#: Minimum ratio between the speeds of two parts of a file at which they count as two servers.
+#: Minimum ratio between the speeds of two processes in a file at which they count as two servers.
 _TWO_SERVERS = 1.3
 
 #: Remedy for a file with traces of several servers.
 _SEPARATELY = "ingest the traces of each server separately"
 
-#: Minimum number of steps that have the maximum count of tokens or requests, and of distinct decode
-#: counts among these steps, for the maximum to count as the server's limit.
+#: Many steps with the maximum number of tokens or requests show that the maximum is the server's
+#: limit. These are the minimum number of such steps, and the minimum number of distinct decode
+#: counts among them.
 _AT_LIMIT, _MIXES = 20, 3
 
-#: Share of the roofline lower bound below which times of steps must be in another unit: no flag
+#: If step times are below this share of the roofline lower bound, their unit must be wrong: no flag
 #: changes the bound by such a factor.
 _OTHER_UNIT = 0.02
 
-#: Multiple of the token budget above which a value cannot be a step's token count.
+#: Multiple of the token budget above which a value in the token column is implausible.
 _ABSURD = 100
 
 
@@ -407,7 +412,7 @@ def _clock(traces: TraceTables) -> Iterator[str]:
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
-    """Yield a finding if the reader dropped many steps with impossible token or request counts."""
+    """Yield a finding if the trace reader dropped many steps with implausible counts."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
     reason = "a count is negative or absurd"
     odd = int((report.get("refused") or {}).get(reason, 0))
@@ -419,7 +424,7 @@ def _refused(traces: TraceTables) -> Iterator[str]:
 
 
 def _below_floor(traces: TraceTables) -> Iterator[str]:
-    """Yield a finding if step times are unusable because most are below the lower bound."""
+    """Yield a finding if most step times are below the roofline lower bound, so cannot be used."""
     check = (traces.manifest.get("targets") or {}).get("step_s") or {}
     if check.get("is_target", True) or not check["rows"]:
         return
@@ -434,7 +439,7 @@ def _below_floor(traces: TraceTables) -> Iterator[str]:
 
 
 def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
-    """Yield a finding if some segments (processes) are slower than others at the same load."""
+    """Yield a finding if one engine process is much slower than another at equal load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])
     segments, steps = np.unique(segment, return_counts=True)

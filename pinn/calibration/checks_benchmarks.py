@@ -23,17 +23,17 @@ from pinn.specs.serving import VLLM, ServingSpec
 #: average latencies differently.
 _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 
-#: Minimum number of requests in flight in a closed loop, as a share of its concurrency. Below this
-#: share, something other than the concurrency limits the load.
+#: Minimum mean number of requests in flight in a closed loop, as a share of its concurrency. Below
+#: this share, something other than the concurrency limits the load.
 _IDLE = 0.5
 
-#: Plausible range of each latency in seconds; values outside it have another unit.
+#: Plausible range of each latency in seconds; a value outside it probably has another unit.
 _PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
                 "e2e": (1e-3, 36000.0)}  # fmt: skip
 
 Runs = Sequence[BenchmarkRun]
 
-#: Maximum number of runs that are simulated to check the speed.
+#: Maximum number of runs that are simulated to check whether the server's speed fits the flags.
 _SIMULATED = 3
 
 
@@ -83,7 +83,10 @@ def _one_server(runs: Runs) -> Iterator[str]:
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:
-    """Return findings on flags in benchmark files that differ from the user's, each once."""
+    """Return findings on settings in benchmark files that differ from the user's flags.
+
+    Each finding is listed once, even if several files have it.
+    """
     found: dict[str, str] = {}
     for run in runs:
         server = run.server
@@ -124,7 +127,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Return findings on contradictions among one run's metrics, or with the deployment."""
+    """Return findings on a run's metrics that contradict each other or the deployment."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]
@@ -141,13 +144,13 @@ def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _units(run: BenchmarkRun) -> Iterator[str]:
-    """Yield a finding for the first latency in a wrong unit or with decreasing percentiles."""
+    """Yield a finding if a latency of a run has a wrong unit or its percentiles decrease."""
     for name, value in run.figures.items():
         latency, statistic = name.split("_")[:2]
         if latency not in _PLAUSIBLE_S:
             continue
         low, high = _PLAUSIBLE_S[latency]
-        # Only mean ITLs are checked, since single chunks of an output may arrive within
+        # Only mean ITLs are checked, since two streamed chunks of an output may arrive within
         # microseconds of each other.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
             yield f"{name} is {value:.3g} s, expected {low:g} to {high:g} s: check its unit"
@@ -164,7 +167,7 @@ def _units(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _consistent(run: BenchmarkRun) -> Iterator[str]:
-    """Yield a finding for the first pair of metrics that contradict each other."""
+    """Yield a finding for the first pair of metrics of a run that contradict each other."""
     figures, output = run.figures, run.load.output.mean
     expected, e2e = _e2e_s(run), figures.get("e2e_mean_s")
     requests, tokens = figures.get("requests_per_s"), figures.get("output_tokens_per_s")
@@ -213,7 +216,7 @@ def _in_flight(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if TPOT, ITL or TTFT is below the roofline lower bound."""
+    """Yield a finding if a measured TPOT, ITL or TTFT is below the roofline lower bound."""
     costs, window, one = step_costs([deployment]), deployment.model.window_tokens, np.ones(1)
     decodes = uniform_sums(decode_requests=one, decode_context=one, window=window)
     decode = float(floor_seconds(costs, decodes)[0])

@@ -89,7 +89,7 @@ def benchmark_runs(traces: TraceTables) -> list[BenchmarkRun]:
     return read_benchmark_table(traces)
 
 
-# Calibration to one server's measurements: checks, fit and evaluation.
+# Calibration to measurements of one server: checks, fit and evaluation.
 
 Names = dict[str, str]
 AnyCalibration = calibrated.Calibration | calibrated.StepCalibration | BenchmarkCalibration
@@ -115,7 +115,7 @@ class Fit:
 def _checked(
     start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
-    """Check that measurements match the deployment; return coefficients and prior before a fit."""
+    """Check measurements against the deployment; return its coefficients and prior before a fit."""
     before = start.coefficients(deployment)
     findings = check(deployment, start.of_network(deployment, before))
     start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
@@ -145,7 +145,10 @@ def fit_benchmarks(
 
 
 def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
-    """Return the fit: kept if held-out error improved, or if no data was held out."""
+    """Return a calibration as a fit, with ``kept`` true if held-out error improved.
+
+    It is also true if no data was held out.
+    """
     kept = not found.verdicts or is_kept(found.verdicts)
     return Fit(found, found.coefficient_set(named, before.taught), kept)
 
@@ -170,7 +173,7 @@ def fit_measured_steps(
     runs: Runs = (),
     engine: EngineSpec | None = None,
 ) -> Fit:
-    """Fit coefficients to measured whole steps, then to serving runs of the same server.
+    """Fit coefficients to measured whole steps, then to serving benchmarks of the same server.
 
     The fit to runs is kept if its error on held-out loads is below that of the fit to steps.
     Otherwise the fit to steps is kept. Arguments and errors are those of :func:`fit_benchmarks`.

@@ -12,12 +12,12 @@ from pinn.calibration.calibrate import Verdict, judge
 from pinn.calibration.calibrated import ServerCalibration
 from pinn.common.run_names import short_names
 
-#: Median APE beyond which a metric gets a warning, an assumption. It is far outside the 90 %
-#: intervals of any metric on held-out servers (docs/evaluation.md).
+#: Median APE of a metric beyond which the user gets a warning, an assumption. It is far outside the
+#: 90 % intervals of any metric on held-out servers (docs/evaluation.md).
 STILL_OFF = 0.25
 
-#: First word of a metric's name -> likely causes of a large error despite accurate step times, some
-#: with a remedy.
+#: First word of a metric's name -> likely causes of a large error despite accurate step times. Some
+#: causes include a remedy.
 _CAUSES = {
     "ttft": (
         "a server at or beyond saturation, where queue time dominates (omit such loads)",
@@ -46,10 +46,10 @@ class MetricError:
     Attributes:
         metric: Display name, such as ``TTFT``.
         key: First word of the metric's name, by which likely causes of its error are looked up.
-        verdict: Change of the metric's mean absolute relative error.
+        verdict: Change of the metric's mean absolute relative error after calibration.
         is_held_out: Whether the measurements were held out; else the calibration was fitted to
             them.
-        word: Word of the verdict, or a note that the metric was not fitted.
+        word: Result as one word, such as ``better``, or a note that the metric was not fitted.
         cause: Known cause of a large error; empty if unknown.
     """
 
@@ -62,7 +62,7 @@ class MetricError:
 
     @property
     def warning(self) -> str | None:
-        """Return a warning with the error after calibration and its causes; None if it is small."""
+        """Return a warning with a metric's error after calibration and its causes, or None."""
         if not (median := self.verdict.median or 0.0) > STILL_OFF:
             return None
         where = "held-out" if self.is_held_out else "fitted"
@@ -73,9 +73,9 @@ class MetricError:
 
 
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
-    """Return the held-out errors of each metric; for traces, the errors of step times.
+    """Return the held-out errors of each metric; for traces and steps, those of step times.
 
-    Phases of a request outside its steps are omitted. They take at most milliseconds, so their
+    Phases of a request outside engine steps are omitted. They take at most milliseconds, so their
     relative errors contain little information.
     """
     if isinstance(found, BenchmarkCalibration):

@@ -39,7 +39,7 @@ class HostLink:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence with bandwidth, latency and number of transfers."""
+        """Return a sentence with the link's bandwidth and latency, and the number of transfers."""
         text = f"link to host memory: {self.bytes_per_s / 1e9:.3g} GB/s"
         if self.bytes_per_s_interval:
             low, high = (each / 1e9 for each in self.bytes_per_s_interval)
@@ -72,7 +72,8 @@ def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
     spread = np.linalg.matrix_rank(columns / np.abs(columns).max(0)) > 1
     known = len(size) >= _LEAST and spread
     used = columns if known else columns[:, 1:]
-    # Relative errors are minimized, since the scatter of a transfer's time grows with that time.
+    # Relative errors are minimized, since the scatter of transfer times is proportional to the
+    # time.
     weights = 1.0 / measured.seconds
     scale = np.abs(used * weights[:, None]).max(0)
     design = used * weights[:, None] / scale

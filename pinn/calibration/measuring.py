@@ -20,18 +20,19 @@ from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
 
-# The measuring program as one file, which needs only the standard library and the engine.
+# Assembly of the measuring program as one file, which needs only the standard library and the
+# engine.
 
 
 def measuring_script(
     arguments: Sequence[str] = (), design: Sequence[tuple[str, float]] = ()
 ) -> str:
-    """Return the source of the measuring program as one file.
+    """Return the source text of the measuring program as a single file.
 
     Args:
         arguments: Arguments that the program inserts before the arguments of its command line.
         design: Batches in measuring order, each with its information gain (see :func:`design`); if
-            empty, the program uses its own order.
+            empty, the program uses its default order.
     """
     folder = resources.files("pinn.measurements.program")
     parts = [_bare((folder / f"{name}.py").read_text(encoding="utf-8")) for name in MODULES]
@@ -51,7 +52,7 @@ from __future__ import annotations'''
 
 
 def _bare(source: str) -> str:
-    """Return a module's source without imports from its own package."""
+    """Return a module's source text without imports from pinn and ``__future__``."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
@@ -82,14 +83,14 @@ def _bare(source: str) -> str:
 # and likewise for other variances. The design is greedy: the next batch maximizes the mean over
 # the metrics of log(variance before / variance after), divided by its measuring time in seconds.
 
-#: Relative noise of a batch's median step time at which its measurement is no longer repeated; and
-#: relative standard deviation of the step time error that no coefficient explains, an assumption.
+#: Relative noise of a batch's median step time below which its step is not repeated again; and
+#: relative standard deviation of the step time error that no coefficient explains (an assumption).
 NOISE, UNEXPLAINED = KNOWN, 0.02
 
 #: Seconds to set up and remove a batch, in addition to its steps: an assumption.
 _OVERHEAD_S = 0.02
 
-#: Minimum relative variance of a metric, for numerical stability.
+#: Minimum relative variance of a metric; keeps the logarithm of a variance ratio finite.
 _LEAST_VARIANCE = 1e-8
 
 _CONTEXTS = (250, 500, 1000, 2000, 4000, 8000, 16000, 30000)
@@ -118,7 +119,7 @@ class AskedLoad:
 
     @staticmethod
     def read(text: str) -> "AskedLoad":
-        """Return the load of a text ``CLIENTSxPROMPTxOUTPUT``.
+        """Return the load that a text such as ``32x4000x300`` describes.
 
         Raises:
             PinnError: If the text is not such a load.
@@ -130,7 +131,10 @@ class AskedLoad:
         return AskedLoad(*map(int, parts))
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
-        """Return the batches of a typical decode step and of a step with (a chunk of) a prompt."""
+        """Return typical batches of a load: a decode step, and a step that also has a prompt.
+
+        A prompt that exceeds the token budget is split into chunks.
+        """
         clients = min(self.clients, limits.max_num_seqs)
         context = self.prompt + self.output // 2
         chunk = min(self.prompt, max(limits.budget - clients + 1, 1))
@@ -143,7 +147,7 @@ USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
 
 
 def deployment_limits(deployment: Deployment) -> Limits:
-    """Return predicted limits of requests, tokens, lengths, KV cache and CUDA graphs of a step.
+    """Return predicted limits of one step: requests, tokens, lengths, KV cache and CUDA graphs.
 
     Raises:
         PinnError: If the model does not fit into GPU memory.
@@ -159,7 +163,10 @@ def deployment_limits(deployment: Deployment) -> Limits:
 
 
 def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta) -> Features:
-    """Return step features of batches; ``beta`` determines the overlap of launches and kernels."""
+    """Return the step features of batches.
+
+    Of kernel launching and GPU work, the one that is shorter by ``beta`` has features of 0.
+    """
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
              "prefill_cached")  # fmt: skip
@@ -171,11 +178,12 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta
 def load_features(
     deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits, beta: Beta
 ) -> Float[np.ndarray, "figures step_features"]:
-    """Return the seconds that each coefficient adds to TPOT and TTFT of each load, in this order.
+    """Return step features of each load's TPOT and TTFT, two rows per load.
 
-    In a closed loop of equal, unsynchronized requests, each request meets every other request's
-    prompt once while it generates. So TPOT is a decode step plus the additional step time of these
-    prompts, divided by the output tokens. TTFT is half a running step plus the prompt's own steps.
+    The features times beta are seconds. In a closed loop of equal, unsynchronized requests, each
+    request meets the prompt of every other request once while it generates. Its TPOT is therefore a
+    decode step plus the additional step time of these prompts, divided by the number of output
+    tokens. Its TTFT is half of the running step plus the steps of its own prompt.
     """
     rows = []
     for load in loads:
@@ -188,9 +196,9 @@ def load_features(
 
 
 def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]:
-    """Return all candidate batches of a design: those that the engine can run as one step.
+    """Return all candidate batches to measure, each of which the engine can run as one step.
 
-    Typical steps of the loads are included.
+    Typical steps of the loads are among them.
     """
     edge = limits.captured or 512
     decodes = (*(2**i for i in range(11)), 3, 6, 12, 24, 48, 96, 192, 384)
@@ -208,18 +216,18 @@ def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]
 def design(
     deployment: Deployment, prior: Prior, minutes: float, loads: Sequence[AskedLoad] = USUAL_LOADS
 ) -> list[tuple[Wanted, float]]:
-    """Return the batches to measure after a fixed short list, in order, with information gains.
+    """Return batches to measure after the fixed first ones, in order, with information gains.
 
     Args:
         deployment: Deployment to be measured.
         prior: Coefficients of the deployment before measuring.
-        minutes: Available time; batches for three times as long are planned, since the engine may
+        minutes: Available time. Batches for three times as long are planned, since the engine may
             be faster than predicted.
-        loads: Loads whose latencies are to be predicted.
+        loads: Loads whose predicted latencies the measurement should narrow.
 
     Returns:
-        Batches, each with the mean log factor by which it narrows the intervals of the loads'
-        metrics.
+        Batches, each with its information gain: the mean log of the factor by which measuring it
+        narrows the intervals of the loads' metrics.
     """
     limits = deployment_limits(deployment)
     beta = prior.mean[: len(STEP_FEATURES)]
@@ -260,14 +268,21 @@ def design(
 
 
 def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]:
-    """Return the correlation of the unexplained error between batches; 1 for equal batches."""
+    """Return the correlation of the unexplained step time error between batches.
+
+    The correlation is 1 for equal batches and falls with the distance of their log sizes.
+    """
     sizes = np.log1p(np.array(batches, dtype=float))
     square = ((sizes[:, None] - sizes[None]) ** 2).sum(axis=2)
     return np.exp(-square / 2)
 
 
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
-    """Return the seconds to measure each batch: to compute its contexts, and to repeat its step."""
+    """Return the seconds that measuring each batch takes after the batch ``held``.
+
+    They consist of prefilling those contexts that ``held`` does not already have, and of the
+    batch's repeated steps.
+    """
     kept = [held.decodes if b.context == held.context else 0 for b in batches]
     tokens = np.array([max(b.decodes - k, 0) * b.context + b.cached
                        for b, k in zip(batches, kept, strict=True)])  # fmt: skip

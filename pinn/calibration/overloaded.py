@@ -1,6 +1,6 @@
 """Benchmark runs of an overloaded server, which are excluded from a calibration.
 
-Latencies of such a run result from its queue, or from another load than the one that was sent.
+Latencies of such a run reflect its queue, or another load than the requested one.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from pinn.common.run_names import short_names
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 
-#: First word of a note on an excluded run.
+#: First word of a note on a benchmark run that is excluded from the fit.
 EXCLUDED = "excluded"
 
 
@@ -32,13 +32,13 @@ def without_overloaded(
 
 
 def overload_reasons(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """Return, for each run of an overloaded server, its short name and the sign of overload."""
+    """Return, for each run of an overloaded server, its short name and how overload shows."""
     short = short_names([run.name for run in runs])
     return [f"{short[run.name]}: {run.overload}" for run in runs if run.overload]
 
 
 def check_some_left(runs: Sequence[BenchmarkRun], force: bool = False) -> None:
-    """Check that not all runs are of an overloaded server.
+    """Check that at least one run is not of an overloaded server.
 
     Raises:
         PinnError: If all runs are of an overloaded server, and ``force`` is false.

@@ -21,11 +21,12 @@ from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
 from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
 
-# Model error of benchmark metrics, defined here since this module does not import the simulator.
+# Error of the model of benchmark metrics. It is defined here, since this module does not import the
+# simulator.
 
-#: Relative standard deviation of the error that coefficients cannot explain: of TTFT (second value)
-#: and of all other times (first value). Chosen so that 90 % intervals cover 90 % of the held-out
-#: rows of measured deployments (scripts/score_calibration.py).
+#: Relative standard deviation of the error that coefficients cannot explain: 0.09 of TTFT and 0.03
+#: of all other times. Chosen so that 90 % intervals cover 90 % of the held-out rows of measured
+#: deployments (scripts/score_calibration.py).
 TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 
@@ -35,16 +36,16 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 # are the features and ``offset`` is in seconds. ``pinn.measurements.estimate`` minimizes the
 # relative errors (x . c + offset) / seconds - 1, where ``seconds`` is the measured time.
 
-#: Degrees of freedom of Student's t for residuals of unknown scale, since stalls and partly
-#: observed windows deviate by factors. The value 1 has smaller errors than 3 or Huber's weights on
-#: a published trace: on the 20 % of its time between calibration and test.
+#: Degrees of freedom of Student's t for residuals of unknown scale. The value is low, since stalls
+#: and partly observed windows deviate by factors. On a published trace, 1 has smaller errors than 3
+#: or Huber's weights in the 20 % of its time between calibration and test.
 _DEGREES = 1.0
-#: Prior relative scale of the noise, and weight of that prior as a number of residuals:
-#: assumptions.
+#: Prior value of the noise scale (relative), and the number of residuals that this prior counts as.
+#: Both are assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
-#: Maximum multiple of the median leverage at which a measurement keeps full weight.
+#: Multiple of the median leverage up to which a measurement keeps its full weight.
 _USUAL = 1.5
-#: Number of iterations that update weights and noise scale.
+#: Number of iterations that update the weights of measurements and the noise scale.
 _ROUNDS = 12
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -58,7 +59,7 @@ class Posterior(Prior):
     """Coefficients after a calibration, which are the prior of the next calibration.
 
     Attributes:
-        noise: Relative scale of the noise of each fitted measurement.
+        noise: Relative standard deviation of the noise of each fitted measurement.
     """
 
     noise: Rows
@@ -109,14 +110,17 @@ class _Student:
         self._is_first = True
 
     def rows_at(self, coefficients: Vector) -> estimate.LinearRows:
-        """Return measurements weighted by their residuals; in the first call only by leverage."""
+        """Return the weighted measurements for the next iteration of the fit.
+
+        The weights depend on residuals at these coefficients; in the first call only on leverage.
+        """
         if not self._is_first:
             self.update(coefficients)
         self._is_first = False
         return estimate.LinearRows(self.matrix, self.target, self.scale / np.sqrt(self.weight))
 
     def update(self, coefficients: Vector) -> None:
-        """Update measurements' weights and noise scale from residuals at these coefficients."""
+        """Update measurements' weights and the noise scale from residuals at ``coefficients``."""
         residual = self.matrix @ coefficients - self.target
         self.weight = self.trust * (_DEGREES + 1) / (_DEGREES + (residual / self.scale) ** 2)
         known = self.weight @ residual**2 + _NOISE_ROWS * _NOISE**2
@@ -124,16 +128,16 @@ class _Student:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Return measurements' weights, lower for unusual leverage on the fit (Mallows' weights).
+    """Return weights of measurements: below 1 for unusual leverage on the fit (Mallows' weights).
 
-    Residuals do not reveal such measurements, since the fit follows them. Batches of unusual
-    windows are also the least certain.
+    The fit follows measurements with high leverage, so their residuals do not show whether they are
+    wrong. Windows with unusual batches are also the least certain measurements.
     """
     said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
     return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
 
 
-# Intervals of a calibrated server: its posterior, plus the error that no coefficient explains.
+# Intervals of a calibrated server, from the posterior and the error that no coefficient explains.
 
 
 def posterior_step_half_widths(
@@ -159,8 +163,8 @@ def posterior_evidence(
 ) -> Evidence:
     """Return intervals of calibrated coefficients and of the step times of batches.
 
-    A coefficient without variance has no interval. No interval reaches below the roofline lower
-    bound.
+    A coefficient with a variance of 0 has no interval. The interval of a step time does not reach
+    below the roofline lower bound.
 
     Args:
         found: Calibrated coefficients.
@@ -187,7 +191,8 @@ def posterior_evidence(
 # measured loads. Sums are well constrained: the cost of a step, of a request in it and of a context
 # token, and the time of a request outside its steps.
 
-#: Tokens by which the context of a step's requests is changed, to find the cost of a token.
+#: Additional context tokens of each request in a step, from which the cost of one token is
+#: computed.
 _MORE_TOKENS = 64.0
 
 CoefficientRows = Float[np.ndarray, "n coefficients"]
@@ -195,12 +200,12 @@ CoefficientRows = Float[np.ndarray, "n coefficients"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """Parameter (a sum of coefficients) before and after a calibration.
+    """Parameter of a server, a sum of coefficients, before and after a calibration.
 
     Attributes:
         name: Name of the parameter.
-        unit: Unit of its values: ``x`` for a factor on the value before, else seconds per unit of
-            a feature.
+        unit: Unit of the parameter: ``x`` for a factor on the value before calibration, else
+            seconds per unit of a feature.
         before: Value before the calibration.
         before_error: Standard error of the value before the calibration.
         after: Value after the calibration.
@@ -216,12 +221,12 @@ class Quantity:
 
     @property
     def is_determined(self) -> bool:
-        """Return whether the parameter's standard error is at most a tenth of its value."""
+        """Return whether the parameter's standard error is below a tenth of its value."""
         return bool(self.after_error < 0.1 * self.after)
 
     @property
     def drift(self) -> float:
-        """Return the parameter's change from its prior value, in prior standard errors."""
+        """Return the change of the parameter's value, in standard errors of the value before."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 
@@ -249,8 +254,8 @@ def step_quantities(
 ) -> list[Quantity]:
     """Return a decode step's parameters: fixed seconds, seconds per request and per context token.
 
-    Only launching is included if a mean step's launching takes longer than the GPU's work, else
-    only the GPU's work.
+    If a mean step's kernel launching takes longer than the GPU's work, only launching is included,
+    else only the GPU's work.
 
     Args:
         deployment: Deployment that was measured.
@@ -279,13 +284,13 @@ def step_quantities(
 def request_quantities(
     prior: Prior, posterior: Prior, prompt_tokens: float, taught: Alphas
 ) -> list[Quantity]:
-    """Return a request's seconds outside its steps as parameters, one for each measured phase.
+    """Return the time of a request outside engine steps as parameters, one per measured phase.
 
     Args:
         prior: Coefficients before the calibration.
         posterior: Coefficients after the calibration.
         prompt_tokens: Mean length of the prompts, in tokens.
-        taught: Whether each alpha was fitted to requests.
+        taught: Whether each alpha was fitted to measured requests, ``[n alphas]``.
     """
     seen = np.append(np.zeros(len(STEP_FEATURES), bool), taught)
     found = []
@@ -301,13 +306,14 @@ def request_quantities(
 def _quantities(
     parts: Sequence[tuple[str, str]], vectors: CoefficientRows, prior: Prior, posterior: Prior
 ) -> list[Quantity]:
-    """Return parameters: products of given vectors with the coefficients before and after."""
+    """Return parameters: the products of vectors with the coefficients before and after a fit."""
     columns = [e for c in (prior, posterior) for e in (vectors @ c.mean, c.deviation(vectors))]
     rows = zip(parts, *columns, strict=True)
     return [Quantity(*part, *map(float, values)) for part, *values in rows]
 
 
-#: (parameter of a request, unit) -> its alphas; the second alpha is per prompt token.
+#: (name of a parameter of requests, its unit) -> alphas that it is the sum of; the second alpha is
+#: multiplied by the prompt tokens.
 _REQUEST_PARTS = {
     ("a request, until it is queued", "s"):
         ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
@@ -318,7 +324,7 @@ _REQUEST_PARTS = {
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
-#: Parameters of a decode step's time, each with its unit.
+#: (name of a parameter of a decode step's time, its unit).
 _STEP_PARTS = (
     ("a decode step, fixed part", "s"),
     ("each request in it", "s/request"),

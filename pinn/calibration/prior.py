@@ -24,8 +24,9 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 # Calibration factors: each scales a group of coefficients.
 #
-# Properties of one server (host, clocks, kernels of its version, links) change the coefficients of
-# a group together, so that a few measurements constrain all of them.
+# Properties of one server (host, clocks, kernels of its engine version, links) change all
+# coefficients of a group by about the same factor, so that a few measurements constrain all of
+# them.
 
 #: Relative standard deviation of each calibration factor. Chosen so that 90 % intervals cover 90 %
 #: of the held-out rows of measured deployments (scripts/score_calibration.py). No value is below
@@ -36,7 +37,8 @@ SCALAR_SPREADS = {
 }  # fmt: skip
 
 _SCALAR_OF = {f"beta.{name}": feature.scalar for name, feature in STEP_FEATURES.items()}
-#: Calibration factor -> names of the coefficients that it scales; ``arrival`` scales all of alpha.
+#: Calibration factor -> names of the coefficients that it scales. The factor ``arrival`` scales all
+#: of alpha.
 SCALARS: dict[str, tuple[str, ...]] = {
     scalar: tuple(name for name in NAMES if _SCALAR_OF.get(name, "arrival") == scalar)
     for scalar in SCALAR_SPREADS
@@ -46,7 +48,7 @@ SCALARS: dict[str, tuple[str, ...]] = {
 def membership() -> Float[np.ndarray, "coefficients scalars"]:
     """Return a matrix with 1 if a calibration factor (column) scales a coefficient (row).
 
-    Each coefficient has one factor.
+    Each coefficient has exactly one factor.
     """
     return np.array([[name in group for group in SCALARS.values()] for name in NAMES], float)
 
@@ -66,9 +68,9 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 #
 # where J is the share of each coefficient (column) in the time of each reference step (row).
 
-#: Relative spreads, which are assumptions, of the change in an engine's step times when it runs in
-#: a server: of every step time, since front end and clients use the same machine; and of the host's
-#: time per step and per request.
+#: An engine's step times change when it runs inside a server. These are the relative standard
+#: deviations of that change (assumptions): of every step time, since front end and clients use the
+#: same machine; and of the host's time per step and per request.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
 #: Prior relative standard deviation of one coefficient without a checkpoint, an assumption.
@@ -95,7 +97,7 @@ class Prior(Gaussian):
         return self.mean[len(STEP_FEATURES) : len(NAMES)]
 
     def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
-        """Return the relative standard deviation of features . coefficients; 0 for a sum of 0."""
+        """Return the relative standard deviation of features . coefficients; 0 if that is 0."""
         value = features @ self.mean
         return self.deviation(features) / np.where(value > 0, value, np.inf)
 
@@ -106,7 +108,7 @@ class Prior(Gaussian):
 
     @property
     def lower(self) -> Vector:
-        """Return lower bounds of coefficients: their features' bounds, or the mean if it is lower.
+        """Return each coefficient's lower bound: its feature's bound, or the mean if lower.
 
         Additional fitted parameters follow the coefficients and have the bound 0.
         """
@@ -117,16 +119,17 @@ class Prior(Gaussian):
 def all_features(
     features: Float[np.ndarray, "n step_features"],
 ) -> Float[np.ndarray, "n coefficients"]:
-    """Return step features as features of all coefficients; features of alpha are 0."""
+    """Return step features with zeros appended as the features of alpha, one per coefficient."""
     return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
 
 
 @dataclass(frozen=True)
 class KnownSteps:
-    """Steps whose times are known before calibration, up to a relative spread.
+    """Steps whose times are known before calibration, with a relative uncertainty.
 
     Attributes:
-        features: Step features of each step, with overlap.
+        features: Features of each step. Of kernel launching and GPU work, the shorter one has
+            features of 0.
         spread: Relative standard deviation of each step's time.
     """
 
@@ -140,7 +143,7 @@ def assumed_prior(
     known: KnownSteps | None = None,
     scalar_spreads: Mapping[str, float] = SCALAR_SPREADS,
 ) -> Prior:
-    """Return a prior from coefficients, their relative deviations and known step times."""
+    """Return a prior with the given means, spreads and known step times."""
     members = membership() * [scalar_spreads[name] for name in SCALARS]
     relative = members @ members.T + np.diag(np.broadcast_to(own, len(NAMES)) ** 2)
     if known is not None:
@@ -153,7 +156,10 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Return a server's prior: the posterior of its engine measured without a server, widened."""
+    """Return the prior of a server from the posterior of its engine, measured without a server.
+
+    Variances are increased, since step times change when the engine runs inside a server.
+    """
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
     added = membership() * [SERVED_SPREADS.get(name, 0.0) for name in SCALARS]
@@ -175,16 +181,17 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
     return Prior(found.coefficients.values[0], found.covariance)
 
 
-# Uncertainty of a checkpoint as the prior of a calibration.
+# Uncertainty of a checkpoint's predictions as the prior of a calibration.
 
-#: Reference steps whose intervals the prior reproduces: decodes, trained on TPOT, and a prompt,
-#: trained on TTFT. The third step is the shortest prompt whose layers are all launched eagerly.
-#: This step may wait for kernel launches, which the other two steps do not determine.
+#: Reference steps whose step time intervals the prior reproduces: a decode step, whose interval
+#: comes from errors of TPOT, and a prompt, whose interval comes from errors of TTFT. The third step
+#: is the shortest prompt whose layers are all launched eagerly, so that it may wait for kernel
+#: launches, which the other two steps do not determine.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0", "1 prefill {beyond_graphs} @ 0")
 
 
 def known_steps(deployment: Deployment) -> list[str]:
-    """Return the batches of the reference steps whose step time intervals the prior reproduces."""
+    """Return the batches of reference steps, whose step time intervals the prior reproduces."""
     beyond = math.ceil(deployment.recipe.graph_tokens * (1 + 1 / RAMP))
     return [step.format(beyond_graphs=max(beyond, 1)) for step in _STEPS]
 
@@ -192,7 +199,10 @@ def known_steps(deployment: Deployment) -> list[str]:
 def checkpoint_prior(
     checkpoint: Path, deployment: Deployment, coefficients: Coefficients
 ) -> tuple[Prior, str | None]:
-    """Return the prior of a deployment's coefficients, and a note if it is an assumption.
+    """Return the prior of a deployment's coefficients, and a note for the user or None.
+
+    Without intervals beside the checkpoint, the covariance is an assumption. The note then states
+    the reason.
 
     Args:
         checkpoint: Checkpoint of the network, with its intervals beside it.
@@ -254,7 +264,7 @@ class Start:
     def of_network(
         self, deployment: Deployment, start: CoefficientSet
     ) -> Callable[[Deployment], Coefficients]:
-        """Return a function of a deployment that returns the network's coefficients for it."""
+        """Return a function that returns the network's coefficients for a deployment."""
         return lambda other: (
             start.coefficients if other == deployment else self._surrogate().coefficients([other])
         )

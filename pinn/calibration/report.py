@@ -1,4 +1,4 @@
-"""Result of a calibration, and its report: one screen, or all details."""
+"""Result of a server's calibration, and its report on one screen or in full."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,8 @@ from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.units import MICROSECOND, MILLISECOND
 
-#: Maximum number of rows of each table on one screen; --details shows all rows.
+#: Maximum number of rows of the tables of errors, parameters, notes and verdicts on one screen;
+#: --details shows all rows.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 #: First words of notes that are always printed.
 _ALWAYS = ("WARNING", EXCLUDED, TAKEN)
@@ -37,7 +38,7 @@ class CalibratedServer:
         appended: Whether the calibration continues an earlier one.
         notes: Notes on skipped data, assumptions and mismatches.
         left_out: Number of benchmark files, runs and lines that could not be read.
-        accepted: Whether to write the file even if the error of a metric is large.
+        accepted: Whether to write the coefficient file even if the error of a metric is large.
     """
 
     fit: fit.Fit
@@ -58,7 +59,7 @@ class CalibratedServer:
 
     @property
     def refusal(self) -> str | None:
-        """Reason why no file is written; None if a file is written."""
+        """Reason why no coefficient file is written; None if one is written."""
         if not self.kept:
             return f"the calibration does not reduce the held-out error: {_remedy(self.fit.found)}"
         if self.warnings and not self.accepted:
@@ -105,12 +106,13 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
     """Print the result of a fit, and whether the fit reduces the held-out error.
 
     Args:
-        fitted: Fit to traces, steps or benchmarks; for benchmarks after steps, both fits.
+        fitted: Fit to traces, steps or benchmarks. A fit to benchmarks after steps includes the fit
+            to steps.
         notes: Notes on skipped data, assumptions and mismatches.
         appended: Whether the calibration continues an earlier one.
         details: Whether to print everything instead of one screen.
     """
-    # Notes on changes of the fit are always printed in full.
+    # Warnings, and notes that concern the fit itself, are always printed in full.
     shown = [note for note in notes if note.startswith(_ALWAYS)]
     others = [note for note in notes if not note.startswith(_ALWAYS)]
     shown += others if details else [_shortened(note) for note in others[:_NOTES]]
@@ -204,11 +206,14 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
     return tables
 
 
-# Tables of one screen: errors before and after, and parameters.
+# Tables of the one-screen report: errors before and after calibration, and parameters.
 
 
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
-    """Return a table of median and maximum absolute errors per type of measurement."""
+    """Return a table of step time errors, or of metric errors, before and after calibration.
+
+    ``details`` adds parts of the trace and further statistics.
+    """
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, calibrated.Calibration):
         figures = ("median", "mean", "bias") if details else ("median",)
@@ -226,7 +231,7 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
         verdict = Column("", True)
         table = Grid.of(f"MAPE, {held} loads", "n", "before", "after", verdict)
         for each in metric_errors(found)[:_ERRORS]:
-            # The errors are those on which the verdict is based, so that both agree.
+            # The verdict is based on these errors, so that the row agrees with its verdict.
             table.add(each.metric, str(each.verdict.count), *each.verdict.figures[:2], each.word)
     return table
 
@@ -237,7 +242,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "") -> Grid:
-    """Return the table of held-out errors or likelihood ratios before and after; worst first."""
+    """Return a table of held-out errors or likelihood ratios before and after, worst first."""
     weighted = any(verdict.is_weighted for verdict in verdicts)
     heading = heading or f"{'weighted ' * weighted}MAPE on held-out data"
     more = ["change +- standard error"] * details
@@ -286,11 +291,11 @@ def _requests(errors: pd.DataFrame) -> Grid:
 
 
 def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, heading: str) -> Grid:
-    """Return the table of parameters with standard errors and, if appended, their drifts."""
+    """Return a table of parameters with standard errors; ``appended`` adds each one's drift."""
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
-    if appended:  # Drift adds a column, so the table is narrowed to fit the terminal.
+    if appended:  # the drift column needs space
         table = replace(table, gap=1)
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")
@@ -302,7 +307,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
 
 
 def _with_error(value: float, error: float) -> str:
-    """Return a value with its standard error, or with its 90 % interval if the interval has a 0.
+    """Return a value with its standard error, or its 90 % interval if the interval includes 0.
 
     >>> _with_error(1.004, 0.098), _with_error(0.8448, 1.1)
     ('1.004 +- 0.098', '0.8448 (0 to 2.7)')
@@ -314,7 +319,7 @@ def _with_error(value: float, error: float) -> str:
 
 
 def _figures(found: benchmarks.BenchmarkCalibration) -> Grid:
-    """Return the table of each run's metrics with errors before, held out and after the fit."""
+    """Return a table of each run's metrics, with errors before the fit, held out and fitted."""
     key = ["run", "load", "figure"]
     held = found.held_out.set_index(key)["after"].rename("held out")
     rows = found.held_out if len(found.held_out) else found.errors
@@ -356,7 +361,7 @@ def _steps(found: calibrated.StepCalibration) -> Grid:
 
 
 def _few(found: AnyCalibration) -> str:
-    """Return the reason why no data could be held out, with a remedy."""
+    """Return the reason why no data was held out, with a remedy."""
     if isinstance(found, calibrated.StepCalibration):
         return (
             f"got {len(found.steps)} batches, too few to hold some out for evaluation: "

@@ -35,22 +35,22 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_feature
 PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
           "completion")  # fmt: skip
 
-#: Minimum number of complete requests for a fit of up to ten alphas, an assumption.
+#: Minimum number of requests with complete journeys for a fit of up to ten alphas, an assumption.
 MIN_REQUESTS = 20
 
-#: Maximum time between the last known state of a server and a request, in seconds; features from an
-#: older state are unknown. An assumption: a few hundred steps, in which a queue can build up and
-#: drain.
+#: Maximum time between the last known state of a server and a request, in seconds. Features from an
+#: older state count as unknown. The value is an assumption: a few hundred steps, in which a queue
+#: can build up and drain.
 MAX_STATE_AGE_S = 5.0
 
-#: Maximum number of chunks of one prompt; more indicate faulty traces.
+#: Maximum number of chunks of one prompt; a larger number indicates a faulty trace.
 MAX_CHUNKS = 1000
 
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
-#: Minimum time for which the engine must have been busy before a request was queued, and maximum
-#: time until a request that does not wait is scheduled, both as shares of a step. Both are
-#: assumptions, far from 0 and 1.
+#: Two shares of a step's time, both assumptions far from 0 and 1. The engine counts as busy if it
+#: had requests the first share of a step before a request was queued. A request counts as not
+#: waiting if it is scheduled within the second share of a step.
 _AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]
@@ -61,15 +61,15 @@ class RequestRows:
     """Features and measured phases of ``n`` requests with complete journeys.
 
     Attributes:
-        features: Request features, in the order of ``REQUEST_FEATURES``.
+        features: Features of each request, in the order of ``REQUEST_FEATURES``.
         waits: Phase -> duration in seconds of the step for part of which the phase waits: the step
             in flight at the arrival (0 if none ran), or the step before the first token.
-        own_steps: Step features of the steps that compute the prompt, with overlap by beta; 0 if
-            unknown.
+        own_steps: Summed step features of the steps that compute each prompt; 0 if unknown. Of
+            kernel launching and GPU work, the shorter one by beta has features of 0.
         targets: Phase -> measured seconds; NaN if a time is missing or not usable.
-        part: Index into ``PARTS`` of each request, by its arrival within the run.
-        met_queue: Whether each request queued: the step scheduled next did not include it.
-        is_ahead: Whether steps were scheduled before the previous step ended.
+        part: Index into ``PARTS``: the part of the run's time in which each request arrived.
+        met_queue: Whether each request had to queue: the next scheduled step did not include it.
+        is_ahead: Whether the engine scheduled steps before the previous step had ended.
     """
 
     features: Float[np.ndarray, "requests features"]
@@ -85,7 +85,7 @@ class RequestRows:
 
     @property
     def mean_prompt_tokens(self) -> float:
-        """Return the mean prompt length in tokens; 0 without requests."""
+        """Return the mean prompt length in tokens; 0 if there are no requests."""
         return float(self.features[:, _PROMPT].mean()) if len(self) else 0.0
 
 
@@ -121,7 +121,7 @@ def read_requests(
 
 
 class _Steps:
-    """Steps of a run between arrival and end of its requests, with their batches if known."""
+    """Steps of a run while its requests are served, with the batch of each step if known."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class _Steps:
         self.batches = IntervalBatches(traces, deployment)
 
     def of_prompts(self, table: pd.DataFrame) -> Float[np.ndarray, "requests step_features"]:
-        """Return summed features of each prompt's steps; NaN if a step's batch is unknown."""
+        """Return the summed features of each prompt's steps; NaN if a step's batch is unknown."""
         begun = _numbers(table, "scheduled_step")
         cached = np.nan_to_num(table["cached_tokens"].to_numpy(float))
         uncached = table["prompt_tokens"].to_numpy(float) - cached
@@ -152,7 +152,7 @@ class _Steps:
         return total
 
     def in_flight_s(self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray) -> Rows:
-        """Return seconds of the step in flight at each arrival: 0 if idle, NaN if unknown."""
+        """Return the seconds of the step that runs at each arrival: 0 if idle, NaN if unknown."""
         seconds, at = np.full(len(table), np.nan), _next_step(table)
         usable = np.flatnonzero(at >= 2)
         if not len(usable):
@@ -168,7 +168,10 @@ class _Steps:
     def _features(
         self, segment: np.ndarray, step: np.ndarray
     ) -> tuple[Float[np.ndarray, "steps step_features"], Float[np.ndarray, " steps"]]:
-        """Return overlapped features and decode counts of steps; NaN for unknown batches."""
+        """Return the features and decode counts of steps; NaN if a step's batch is unknown.
+
+        Of kernel launching and GPU work, the one that is shorter by beta has features of 0.
+        """
         sums, known = self.batches.at(segment, step)
         waited_for = overlapped(step_features(self.costs, sums), self.beta)
         features = np.where(known[:, None], waited_for, np.nan)
@@ -176,15 +179,15 @@ class _Steps:
 
 
 def _numbers(table: pd.DataFrame, name: str) -> Rows:
-    """Return a column of a table as floats, NaN for missing values."""
+    """Return a column of a table as floats; missing values become NaN."""
     return table[name].to_numpy(float, na_value=np.nan)
 
 
 def _next_step(table: pd.DataFrame) -> Rows:
-    """Return the number of the step scheduled next after each request was queued; NaN if unknown.
+    """Return the number of the step scheduled next after each request is queued; NaN if unknown.
 
-    Events number steps by the scheduler's counter, which may lag by one between two steps. Requests
-    that were scheduled at once reveal the offset.
+    Trace events number steps by the scheduler's counter, which may be one behind between two steps.
+    The offset is the median difference for requests that were scheduled at once.
     """
     queued, scheduled = _numbers(table, "queued_step"), _numbers(table, "scheduled_step")
     wait = _numbers(table, "queue_to_schedule_s")
@@ -194,7 +197,11 @@ def _next_step(table: pd.DataFrame) -> Rows:
 
 
 def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
-    """Return whether each request had to queue, by the next step's batch or queue depth."""
+    """Return whether each request had to wait in the queue before it was scheduled.
+
+    It waited if the next step did not include it. If the next step is unknown, it waited if the
+    queue was not empty.
+    """
     next_step = _next_step(table)
     waited = _numbers(table, "scheduled_step") != next_step
     deep = _numbers(table, "state_waiting_depth") > 0
@@ -204,7 +211,10 @@ def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
 def _is_at_work(
     everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
 ) -> Bool[np.ndarray, " moments"]:
-    """Return whether a server had requests at each moment, according to journeys."""
+    """Return whether an engine server had unfinished requests at each moment, by journeys.
+
+    The journeys in ``everyone`` are those of all requests.
+    """
     found = np.zeros(len(at_s), dtype=bool)
     for number, of_server in everyone.groupby("server"):
         mine, whole = server == number, of_server.dropna(subset=["queued_s", "finished_s"])
@@ -226,7 +236,10 @@ def _targets(table: pd.DataFrame, steps: pd.DataFrame, own_s: Rows) -> dict[str,
 
 
 def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
-    """Return steps' start times in seconds; NaN outside the sampled steps of their segment."""
+    """Return the start times of steps in seconds; NaN outside the sampled steps of a segment.
+
+    Start times between two sampled steps are interpolated.
+    """
     found = np.full(len(step), np.nan)
     for number, of_segment in steps.groupby("segment"):
         mine = segment == number
@@ -236,7 +249,7 @@ def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
 
 
 def _parts(table: pd.DataFrame) -> np.ndarray:
-    """Return each request's part (60/20/20) by its arrival within its segment's time span."""
+    """Return the index of each request's part of the run's time (60/20/20), by its arrival."""
     arrived = table["arrived_s"].fillna(table["queued_s"])
     groups = arrived.groupby(table["segment"])
     begin, end = groups.transform("min"), groups.transform("max")

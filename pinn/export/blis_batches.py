@@ -1,4 +1,4 @@
-"""Grid of batches by decodes and prompts, on which a fit limits errors of step times."""
+"""Grid of batches over numbers of decodes and prompts, on which a fit for BLIS limits errors."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
-#: Prompt lengths of the standard loads (the middle one is typical) and their output length, in
-#: tokens. Several prompt lengths are needed: BLIS has no term for eager launches, which any prompt
-#: causes, so its cost of a prompt token falls with the prompt's length. No length is about 256
-#: tokens, since a few more decodes then exceed vLLM's CUDA graphs, which no coefficient vector can
-#: follow.
+#: Prompt lengths of the steady loads that coefficients are fitted to (the middle one is typical),
+#: and their output length, in tokens. Several prompt lengths are needed: BLIS has no term for eager
+#: launches, which any prompt causes, so its cost of a prompt token falls with the prompt's length.
+#: No length is about 256 tokens, since with a few more decodes such steps exceed vLLM's CUDA
+#: graphs, and no coefficients reproduce that jump.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
-#: Contexts of decodes in error-limiting batches (guards), as multiples of a prompt's length.
+#: Contexts of decodes in the batches whose errors are limited, as multiples of a prompt's length.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Maximum number of decodes up to which error-limiting batches (guards) have every number; and
-#: approximate count of larger numbers of decodes in guards.
+#: Every number of decodes up to the first value occurs in the batches whose errors are limited. The
+#: second value is the approximate count of larger numbers of decodes.
 _EACH, _SPREAD = 16, 60
-#: Maximum number of prompts per step in error-limiting batches (guards).
+#: Maximum number of prompts per step in the batches whose errors are limited.
 MOST_PROMPTS = 4
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Mean prompt length and mean output length of a load's requests, in tokens."""
+    """Mean prompt length and mean output length of the requests of a load, in tokens."""
 
     prompt: int
     output: int
 
     @property
     def context(self) -> int:
-        """Return the context in tokens of a request that has generated half of its output."""
+        """Return the context of a request that has generated half of its output, in tokens."""
         return self.prompt + self.output // 2
 
 
 def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
-    """Return mean request lengths of the steady loads, limited to the model's maximum length."""
+    """Return the mean request lengths of steady loads, up to the model's maximum length."""
     most = max_model_len(latency.deployment)
     output = min(OUTPUT_TOKENS, max(most // 8, 1))
     prompts = {min(prompt, max(most // 2, 1)) for prompt in PROMPTS}
@@ -56,10 +56,14 @@ def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
 
 
 def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
-    """Return BLIS's features and the surrogate's step times of batches with one-step prompts."""
+    """Return BLIS's features and the surrogate's step times of batches.
+
+    Each prompt of a batch is computed within that batch's step.
+    """
     deployment = latency.deployment
     sums = batch_sums.sum_batches(batches, deployment.model.window_tokens)
-    # Prompts are equally long and have no cached tokens, so t (S + t / 2) has t = S.
+    # t (S + t / 2) is BLIS's sum for a prompt with t new tokens and length S. These prompts have no
+    # cached tokens, so t = S.
     reach = 1.5 * sums.prefill_tokens**2 / np.maximum(sums.prefill_requests, 1)
     found, model = BlisSums.of(sums, sums.decode_context, reach), blis_model(deployment)
     seconds = step_time(speculation.deployment_features(deployment, sums), latency.beta)
@@ -69,7 +73,10 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 def step_us(
     latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
-    """Return microseconds of a step with ``decodes`` decodes, interpolated between integers."""
+    """Return the microseconds of a step with ``decodes`` decodes and, optionally, a prompt.
+
+    Between whole numbers of decodes, the time is interpolated.
+    """
     low = max(int(decodes), 1)
     beside = Batch.prefill(int(prompt), lengths.prompt)
     batches = [Batch.decode(n, lengths.context) + beside for n in (low, low + 1)]
@@ -79,11 +86,12 @@ def step_us(
 
 @dataclass(frozen=True)
 class Guard:
-    """Batches of given numbers of decodes and prompts, whose step time errors a fit limits.
+    """Batches whose step time errors are limited in a fit of BLIS's coefficients.
 
     Attributes:
         batches: BLIS's features and the surrogate's step times of the batches.
-        shapes: Decodes, prompts and tokens per prompt of each batch, ``[batches, 3]``.
+        shapes: Number of decodes, number of prompts and tokens per prompt of each batch,
+            ``[batches, 3]``.
     """
 
     batches: Timed
@@ -105,10 +113,11 @@ class Guard:
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Return batches to limit errors on, from one decode to the maximum of running requests.
+    """Return batches whose errors to limit, from one decode to the maximum of running requests.
 
-    Contexts are 0.5, 1.25 and 3 times a prompt's length. Each batch occurs without a prompt, with
-    one prompt, which is cut to the token budget, and with up to ``MOST_PROMPTS`` whole prompts.
+    Contexts are 0.5, 1.25 and 3 times a prompt's length. Each number of decodes occurs without a
+    prompt, with one prompt, which is cut to the token budget, and with up to ``MOST_PROMPTS`` whole
+    prompts.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe

@@ -1,4 +1,4 @@
-"""BLIS's own step features, and coefficients fitted to them."""
+"""Step features of the Go simulator BLIS, and a fit of coefficients to them."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ Counts = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class BlisSums:
-    """Sums over the requests of each batch, from which the basis functions are computed.
+    """Sums over the requests of each batch, from which BLIS's basis functions are computed.
 
     Attributes:
         prefill_tokens: T_p, new tokens of requests that process their prompt.
         decode_requests: T_d, number of decodes.
-        decode_context: C, sum of the decodes' ProgressIndex.
+        decode_context: C, sum over decodes of ProgressIndex, BLIS's name for the tokens that a
+            request has so far.
         requests: B, number of requests.
         prompt_reach: Sum over prefills of t (S + t / 2), where t is the number of new tokens and S
             the prompt's length.
@@ -57,7 +58,7 @@ class BlisSums:
 
     @classmethod
     def of(cls, sums: BatchSums, decode_context: Counts, prompt_reach: Counts) -> BlisSums:
-        """Return BLIS's sums of batches of one data-parallel replica.
+        """Return BLIS's sums for batches of one data-parallel replica.
 
         The context of a step includes a decode's new token, but BLIS's ProgressIndex does not.
         """
@@ -65,14 +66,15 @@ class BlisSums:
         return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
 
     def scaled(self, factor: float) -> BlisSums:
-        """Return the sums over ``factor`` equal batches together, such as those of all replicas."""
+        """Return the sums for ``factor`` equal batches together, such as those of all replicas."""
         return BlisSums(*(factor * values for values in vars(self).values()))
 
 
 def recorded_sums(steps: run.StepRecords) -> BlisSums:
-    """Return batch sums of simulated steps, averaged over data-parallel replicas.
+    """Return the batch sums of simulated steps, averaged over data-parallel replicas.
 
-    Contexts are those of the slowest replica, as if all replicas had its decodes and prompt tokens.
+    Contexts are those of the slowest replica, scaled to the average number of decodes and prompt
+    tokens.
     """
     slowest, mean = steps.sums, steps.shared_sums
     own = BlisSums.of(slowest, steps["decode_context"], steps[state.PROMPT_REACH])
@@ -89,7 +91,7 @@ def _times(mean: Counts, own: Counts) -> Counts:
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
-    """Return the values of the basis functions X for batches; times are in microseconds.
+    """Return the values of BLIS's basis functions X for batches, in microseconds.
 
     Args:
         m: Numbers by which BLIS describes the deployment's model and GPU.
@@ -138,25 +140,26 @@ def blis_step_us(
     return np.maximum(np.trunc(features @ beta), 1.0)
 
 
-# Fit of BLIS's formula: the coefficients closest to the surrogate over given batches.
+# Fit of BLIS's formula: the coefficients with the smallest errors to the surrogate over given
+# batches.
 
-#: Terms that do not depend on the batch. The constant part of a step is fitted to ``step`` alone: a
-#: fit cannot distinguish the constants, and ``weights`` depends on the bytes per weight that BLIS
-#: assumes.
+#: Basis functions that do not depend on the batch and get coefficient 0. The constant part of a
+#: step is fitted to ``step`` alone: a fit cannot distinguish the constants, and ``weights`` depends
+#: on the bytes per weight that BLIS assumes.
 CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
 _PROMPTS, _REQUESTS = (list(BASIS).index(name) for name in ("prefill_compute", "request"))
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
-#: Ratio of a batch's predicted time, by a fit to all batches, to its simulated time, below which
-#: the batch counts as stalled.
+#: If the time that a fit to all batches predicts for a batch is below this share of its simulated
+#: time, the batch counts as stalled and is omitted.
 _STALLED = 0.5
-#: Maximum number of a load's batches to fit. Twice as many batches change every median step time
+#: Maximum number of batches of a load to fit. Twice as many batches change every median step time
 #: error by less than 0.02 percentage points.
 _ROWS = 400
 #: Maximum relative errors of summed step times: over all batches, weighted by requests, and over
 #: batches with a prompt.
 _SUMS = (0.01, 0.01, 0.02)
-#: Weights of the sums' errors beyond their limits, relative to the weight of the mean error.
+#: Weights, relative to the mean error, of the sums' errors beyond their limits.
 _BEYOND_SUMS = (1000.0, 30.0, 10.0)
 
 
@@ -165,8 +168,8 @@ class Timed:
     """BLIS's features and the surrogate's step times of batches.
 
     Attributes:
-        features: BLIS's basis functions of each batch, ``[batches, basis]``.
-        step_us: The surrogate's step time of each batch, microseconds.
+        features: Values of BLIS's basis functions for each batch, ``[batches, basis]``.
+        step_us: The surrogate's step time of each batch, in microseconds.
     """
 
     features: Float[np.ndarray, "batches basis"]
@@ -177,7 +180,7 @@ class Timed:
 
     @property
     def relative(self) -> Float[np.ndarray, "batches basis"]:
-        """Return features divided by step times: their product with exact coefficients is 1."""
+        """Return features divided by step times: exact coefficients give a product of 1."""
         return self.features / self.step_us[:, None]
 
     def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
@@ -187,12 +190,13 @@ class Timed:
 
 @dataclass(frozen=True)
 class Limited:
-    """Batches whose step time errors should not exceed a limit, as far as the formula allows.
+    """Batches whose step time errors a fit limits, as far as BLIS's formula allows.
 
     Attributes:
         batches: BLIS's features and the surrogate's step times of the batches.
         limit: Maximum absolute relative error of a step time.
-        weight: Weight of the maximum error beyond the limit, relative to a mean error.
+        weight: Weight, relative to the mean error, of the excess of the maximum error over the
+            limit.
     """
 
     batches: Timed
@@ -202,12 +206,12 @@ class Limited:
 
 @dataclass(frozen=True)
 class Projection:
-    """Coefficient vector fitted to the surrogate's step times, with its errors.
+    """Coefficients of BLIS fitted to the surrogate's step times, with their errors.
 
     Attributes:
-        beta: Values for ``--beta-coeffs``, in the order of ``BASIS``.
-        zeroed: Names of basis functions that occur in the batches but have coefficient 0, except
-            constants.
+        beta: Values for BLIS's option ``--beta-coeffs``, in the order of ``BASIS``.
+        zeroed: Names of basis functions with coefficient 0 although they occur in the batches;
+            constants are not listed.
         errors: Relative step time errors |BLIS - surrogate| / surrogate of held-out batches.
     """
 
@@ -235,14 +239,16 @@ def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
 
 
 def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " basis"]:
-    """Return non-negative coefficients with minimum mean relative step time error within limits.
+    """Return non-negative coefficients for BLIS with the smallest mean error within limits.
 
-    The surrogate's step time is curved where BLIS's formula is linear. A line that is accurate for
-    most batches has errors at some others, which least absolute deviations tolerate. Three sums of
-    step times are limited to small relative errors: over all batches (the engine's time), weighted
-    by requests (E2E latency), and over batches with a prompt (TTFT). The error of each batch in
-    ``guards`` is limited, too. Limits that cannot be met are exceeded as little as possible. The
-    fit is one linear program.
+    Errors are absolute relative errors of step times. BLIS's formula is linear where the
+    surrogate's step time is curved, so a good line for most batches has large errors at a few
+    others. Least absolute deviations tolerate these.
+
+    Three sums of step times are limited to small relative errors: over all batches (the engine's
+    time), weighted by requests (E2E latency), and over batches with a prompt (TTFT). The error of
+    each batch in ``guards`` is limited, too. Limits that cannot be met are exceeded as little as
+    possible. The fit is one linear program.
     """
     size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
@@ -269,13 +275,14 @@ def least_deviations(
     """Return coefficients for which |row . coefficients - 1| exceeds limits as little as possible.
 
     Args:
-        limited: Tuples of rows, their allowed distance from 1, and the index of each row's excess;
-            rows with the same index share one excess.
-        weights: Weight of each tuple's excesses.
+        limited: Tuples of rows, the allowed distance of row . coefficients from 1, and an index per
+            row of its excess over that distance. Rows with the same index share one excess, their
+            largest.
+        weights: Weight of the excesses of each tuple in the minimized sum.
         least: Minimum of each coefficient; 0 by default.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
-    # The linear program has one column per excess, which rows with the same index share.
+    # The linear program has one column per excess. Rows that share an excess use the same column.
     firsts = np.cumsum([0, *counts])
     which = np.concatenate([first + at for first, (_, _, at) in zip(firsts, limited, strict=False)])
     shared = np.eye(firsts[-1])[which]
@@ -296,10 +303,11 @@ def least_deviations(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return rows of summed step times: of all batches, weighted by requests, and with prompts.
+    """Return rows for sums of step times: all batches, weighted by requests, and with prompts.
 
-    Each row is relative to the surrogate's sum, so an exact fit gives 1. Batches that take far
-    longer than a least-squares fit predicts are omitted, unless all batches do.
+    Each row is divided by the surrogate's sum, so that row . coefficients is 1 for an exact fit.
+    Stalled batches, which take far longer than a least-squares fit predicts, are omitted unless all
+    batches are stalled.
     """
     q, r = np.linalg.qr(rows)
     squares, _ = nnls(r, q.sum(0))

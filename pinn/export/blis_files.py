@@ -1,4 +1,4 @@
-"""Folders of configurations for an unmodified BLIS, and a table of all coefficient vectors."""
+"""Export of a folder per configuration for an unmodified BLIS, and of a table of coefficients."""
 
 import re
 import shlex
@@ -18,11 +18,11 @@ from pinn.export.configured import Configured, engine_release
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
-#: Versions of BLIS for which the files are written.
+#: Versions of BLIS (inference-sim) that can read the exported files.
 BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; later versions need --target kernel"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
-#: Default of the maximum accepted relative error of a step time.
+#: Default of the maximum accepted relative error of BLIS's step times.
 WORST_ERROR = 0.25
 
 _TEMPLATE = Path(__file__).with_name("blis_run.sh")
@@ -30,7 +30,10 @@ _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
 def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object]) -> str:
-    """Return the text for ``--defaults-filepath``; facts are comments, as BLIS rejects new keys."""
+    """Return the text of a file for BLIS's ``--defaults-filepath``.
+
+    Facts are written as comments, since BLIS rejects unknown keys.
+    """
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
     alpha = ", ".join(repr(value) for value in vector.alpha)
@@ -39,7 +42,7 @@ def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object])
 
 
 def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return name -> fact of a vector: its load, and its errors under this and other loads."""
+    """Return facts on a coefficient vector: its load, and its errors under this and other loads."""
     low, high = vector.taken
     facts: dict[str, object] = {
         "load": vector.load,
@@ -66,14 +69,14 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
 
 
 def folder_name(configured: Configured, row: int) -> str:
-    """Return a configuration's folder name, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
+    """Return the name of a configuration's folder, such as ``003_Llama-3.1-8B_H100-SXM_tp1``."""
     deployment = configured.deployments[row]
     model, size = deployment.model.name.split("/")[-1], deployment.recipe.tensor_parallel_size
     return file_name(f"{row + 1:03d}_{model}_{deployment.gpu.name}_tp{size}")
 
 
 def file_name(text: str) -> str:
-    """Return a text with only characters that are safe in file names and in a shell."""
+    """Return a text without the characters that are unsafe in file names or in a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 
@@ -87,18 +90,18 @@ def write_configuration(
 ) -> None:
     """Write a configuration's folder, each file atomically and ``run.sh`` last.
 
-    The files are ``config.json``; ``hardware.json``; ``loads.csv`` with the coefficient vectors of
-    all loads that the configuration can sustain; ``coefficients.yaml`` with the vector for all
-    loads together; and ``pick.awk``, by which ``run.sh`` finds the vector for a given load.
+    The files are ``config.json``; ``hardware.json``; ``loads.csv`` with one coefficient vector per
+    load that the configuration can sustain; ``coefficients.yaml`` with the vector fitted to all
+    loads together; and ``pick.awk``, with which ``run.sh`` finds the vector for a given load.
 
     Args:
         configured: Configurations with coefficients.
         row: Index of the configuration.
         vectors: Coefficient vectors as ``blis_vectors`` returns them.
         kv_blocks: Number of KV blocks as ``blis_kv_blocks`` returns it.
-        out: Parent of the configurations' folders.
-        worst_error: Maximum relative step time error at which ``run.sh`` uses the vector for all
-            loads by default.
+        out: Folder in which the configuration's folder is created.
+        worst_error: Largest relative step time error with which ``run.sh`` still uses the vector
+            for all loads by default.
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
@@ -163,7 +166,7 @@ def _error(batch: blis_vectors.WorstBatch | None) -> float | None:
 
 
 def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return a line of ``loads.csv``: coefficients by name, load and step time errors."""
+    """Return a row of ``loads.csv``: coefficients by name, their load, and step time errors."""
     replicas, beta = v.replicas, v.projection.beta.tolist()
     return {
         "load": v.load,
@@ -188,7 +191,7 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
 
 
 def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
-    """Write the lines of ``loads.csv`` of all configurations' folders to one table."""
+    """Write a table with the rows of ``loads.csv`` of all configurations."""
     rows = [
         {"folder": folder_name(configured, row)} | vector_row(v)
         for row, found in vectors.items()
@@ -203,12 +206,12 @@ def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: 
 def write_folders(
     configured: Configured, files: Sequence[Path], out: Path, worst_error: float, skip: bool
 ) -> None:
-    """Write a folder for each configuration and a summary, and print their names and errors.
+    """Write a folder for each configuration and a summary table; print folder names and errors.
 
     Args:
         configured: Configurations with coefficients.
-        files: Load files that the configurations will serve, in addition to the steady loads.
-        out: Parent of the configurations' folders.
+        files: Files of loads that the configurations will serve, in addition to the steady loads.
+        out: Folder in which the configurations' folders are created.
         worst_error: Maximum accepted relative error of a step time.
         skip: Whether to skip configurations that cannot be exported.
 
@@ -229,7 +232,7 @@ def write_folders(
 
 
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
-    """Return the loads of files, named with characters that are safe in file names and a shell."""
+    """Return the loads in files, with names that are safe in file names and in a shell."""
     loads = [load_workload(path) for path in files]
     loads = [replace(load, name=file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])

@@ -1,4 +1,4 @@
-"""Simulated loads that BLIS's coefficients are fitted to: their batches and delays."""
+"""Simulation of the loads that BLIS's coefficients are fitted to: batches and delays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,42 +20,45 @@ from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
-#: Maximum number of batches kept of each load, evenly spaced over its steps.
+#: Maximum number of batches that are kept from each simulated load, evenly spaced over its steps.
 BATCHES = 20_000
-#: Maximum share of requests that wait longer than a step for a place in the batch, or are
-#: preempted. A load above this share is overloaded: its latencies depend on the queue, not on step
-#: times.
+#: A load is overloaded if a larger share of its requests than this waits for more than a step for a
+#: place in the batch, or is preempted. Its latencies then depend on the queue, not on step times.
 WAITING = 0.005
-#: Mean decodes per step of the first steady load; ratio of decodes from one load to the next; and
-#: request rate of the last load but one, as a share of the saturating rate.
+#: Mean decodes per step of the first steady load; ratio of decodes between one steady load and the
+#: next; and request rate of the second-to-last steady load, as a share of the saturating rate.
 _FIRST, _APART, _LAST = 0.7, 1.4, 0.95
 #: Number of candidates for the mean decodes per step of the last steady load.
 _TRIED = 24
 _NAME = "decodes-"
-#: Limits of the uniform distribution of prompt and output lengths, relative to their mean.
+#: Range of the uniformly distributed prompt and output lengths of a load, relative to their mean.
 _LENGTHS = (0.5, 1.5)
-#: Number of requests of a steady load: a constant, and an addition per request in flight.
+#: Number of requests of a steady load: a constant, plus a number for each request in flight.
 _REQUESTS, _EACH = 50, 8
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Simulated batches and delays of a deployment under one load.
+    """Batches and delays of a deployment that is simulated under one load.
 
     Attributes:
-        load: Name of the load, or ``mix``.
-        batches: BLIS's basis functions of the batches and the surrogate's step times.
+        load: Name of the load, or ``mix`` for all loads together.
+        batches: BLIS's basis functions and the surrogate's step times of the batches.
         mean_step_us: Mean step time over all steps, in microseconds.
         lengths: Mean prompt and output tokens of a request.
-        decodes: Decodes in a step of one replica, averaged over the requests that decode.
-        first_token_delay_us: Microseconds of TTFT that BLIS's own simulation of queue and steps
-            does not include.
+        decodes: Number of decodes in a step of one replica, averaged over decoding requests: a step
+            with n decodes counts n times.
+        first_token_delay_us: Part of the median TTFT that BLIS's own simulation of queue and steps
+            does not include, in microseconds.
         ttft_us: Median TTFT, in microseconds.
-        prompts: Maximum number of prompts in a step, except in 1 % of the steps with prompts.
-        output_per_s: Output tokens per second of the load's mean decodes, over all replicas and
+        prompts: 99th percentile of the number of prompts in steps with prompts, at most
+            ``MOST_PROMPTS``.
+        output_per_s: Output tokens per second of all replicas at the load's mean number of decodes,
             without the time of prompts.
-        overloaded: Whether more than a share ``WAITING`` of the requests wait or are preempted.
-        shared: Share of the steps' time that is saved because decodes share cached prompts.
+        overloaded: Whether more than a share ``WAITING`` of the requests wait for a place in the
+            batch or are preempted.
+        shared: Relative increase of the steps' time if decodes did not share the reading of cached
+            prompts.
     """
 
     load: str
@@ -79,13 +82,16 @@ def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> floa
 
 
 def _output_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return all replicas' output tokens/s at ``decodes`` decodes each, without prompts' time."""
+    """Return output tokens/s of all replicas with ``decodes`` decodes each and no prompts."""
     replicas = latency.deployment.recipe.data_parallel_size
     return decodes * replicas / (step_us(latency, max(decodes, 1.0), lengths) * MICROSECOND)
 
 
 def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
-    """Return the maximum number of requests in one replica's step, by batch size and KV cache."""
+    """Return the maximum number of requests in one replica's step.
+
+    It is limited by the engine's maximum of running requests and by the size of the KV cache.
+    """
     deployment = latency.deployment
     layout = kv_layout(deployment, EngineSpec())
     held = layout.request_blocks(lengths.prompt + lengths.output, deployment.recipe.block_tokens)
@@ -93,14 +99,16 @@ def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
 
 
 def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
-    """Return decodes per step, one number per steady load, from one request to near saturation."""
+    """Return the mean decodes per step of each steady load, from one to near saturation."""
     most = most_decodes(latency, lengths)
     counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
-    # A running maximum is used, as steps beyond the largest CUDA graph may give lower rates.
+    # A running maximum makes the rates monotonic, since steps beyond the largest CUDA graph may
+    # give lower rates.
     rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
     last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
     apart = (_APART**i for i in range(1, 30))
-    # Names of loads have whole numbers of decodes per step; the first load's name has 1.
+    # Names of loads contain the decodes per step, rounded to whole numbers; they must differ, and
+    # the first load's name has 1.
     between = [n for n in apart if n * _APART**0.5 < last and 1 < round(n) < round(last)]
     return [_FIRST, *between, last, *([float(most)] if most > last + 1 else [])]
 
@@ -118,12 +126,12 @@ def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Wor
 
 
 def is_standard(name: str) -> bool:
-    """Return whether a name is the name of a steady load."""
+    """Return whether a load's name is that of a steady load."""
     return name.startswith(_NAME)
 
 
 def mean_lengths(loads: Sequence[Workload]) -> Lengths:
-    """Return mean prompt and output lengths of requests, with equal weight for each load."""
+    """Return the mean prompt and output lengths over loads, with equal weight for each load."""
     prompt = np.mean([load.prompt_tokens.mean() for load in loads])
     output = np.mean([load.output_tokens.mean() for load in loads])
     return Lengths(round(float(prompt)), round(float(output)))
@@ -132,9 +140,10 @@ def mean_lengths(loads: Sequence[Workload]) -> Lengths:
 def observe(latency: LinearLatency, workload: Workload) -> Seen:
     """Simulate a load twice: with BLIS's scheduling, and with the surrogate's engine.
 
-    BLIS schedules a batch when the previous one has ended, and its only delays are its alphas. The
-    first simulation therefore uses synchronous scheduling, equal step times and alpha 0. The
-    additional TTFT of the second simulation is the delay that BLIS needs as its alpha.
+    BLIS schedules a batch only after the previous one has ended, and its only delays are its
+    alphas. The first simulation therefore uses synchronous scheduling, the surrogate's step times
+    and alpha 0. The additional TTFT of the second simulation is the delay that BLIS needs as its
+    alpha.
 
     Raises:
         PinnError: If the deployment cannot serve the load.
@@ -168,9 +177,9 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
 
 
 def _steady_steps(steps: StepRecords) -> StepRecords:
-    """Return the steps from the first to the last whose batch size is in the top quarter.
+    """Return the steps from the first to the last step with a batch size in the top quarter.
 
-    Outside this range the batch fills or drains, unlike under a continuous load.
+    Before and after these steps the batch fills or drains, unlike under a continuous load.
     """
     requests = steps.sums.requests
     full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
@@ -178,11 +187,11 @@ def _steady_steps(steps: StepRecords) -> StepRecords:
 
 
 def _most_prompts(steps: StepRecords) -> int:
-    """Return the P99 of the number of prompts in steps with prompts, at most ``MOST_PROMPTS``."""
+    """Return the 99th percentile of prompts per step with prompts, at most ``MOST_PROMPTS``."""
     prompts = steps.sums.prefill_requests
     if not prompts.any():
         return 1
-    # The quantile is rounded down: among fewer than a hundred steps, the maximum is mere chance.
+    # The quantile is rounded down, since the maximum of fewer than a hundred steps is mere chance.
     found = np.quantile(prompts[prompts > 0], 0.99, method="lower")
     return int(min(found, MOST_PROMPTS))
 
@@ -195,9 +204,10 @@ def is_overloaded(run: Run) -> bool:
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Return the median TTFT delay in seconds that BLIS lacks; under overload, without queuing.
+    """Return the median part of TTFT that BLIS does not simulate, in seconds.
 
-    Under overload, queue times of the two simulations differ by more than the missing delay.
+    Under overload, queue time is excluded: queue times of the two simulations would differ by more
+    than the missing part.
     """
     if not overloaded:
         return float(np.nanmedian(whole.ttft_s - blis.ttft_s))
@@ -207,7 +217,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the fraction by which steps would take longer if no decodes shared cached keys."""
+    """Return the relative increase of step time if decodes did not share cached prompts."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)
@@ -216,17 +226,19 @@ def _shared(latency: LinearLatency, steps: StepRecords) -> float:
 
 
 def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
-    """Return simulations of the steady loads with given lengths, from few decodes to many."""
+    """Return simulations of the steady loads with given lengths, by increasing decodes per step."""
     found = []
     for decodes in standard_decodes(latency, lengths):
         one = observe(latency, steady_load(latency, lengths, decodes))
-        # run.sh picks a load by its request rate, not by the batches that its requests meet.
+        # run.sh picks a vector by the request rate of the user's load, so the output rate is that
+        # of the planned decodes, not of the simulated batches.
         rate = _output_per_s(latency, lengths, decodes)
-        # Some requests of the last load wait for a place in the batch: the load is near saturation.
+        # Some requests of the last load wait for a place in the batch. The load is still not marked
+        # as overloaded, since it is meant to be near saturation.
         found.append(replace(one, lengths=lengths, output_per_s=rate, overloaded=False))
     return sorted(found, key=lambda one: one.decodes)
 
 
 def evenly(values: Float[np.ndarray, " values"], count: int) -> Int[np.ndarray, " kept"]:
-    """Return ``count`` indices into values, evenly spaced from first to last."""
+    """Return up to ``count`` indices into ``values``, evenly spaced from the first to the last."""
     return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)

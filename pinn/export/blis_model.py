@@ -1,4 +1,4 @@
-"""Model, GPU and engine settings of a deployment in the form that BLIS reads."""
+"""Model, GPU and engine settings of a deployment in the form that the simulator BLIS reads."""
 
 import re
 from collections.abc import Mapping
@@ -16,22 +16,23 @@ from pinn.specs.precision import ACTIVATION_BYTES
 # Inputs of the Go simulator BLIS: numbers that describe a model, a GPU and a configuration.
 #
 # The numbers follow BLIS's code of August 2026, including its simplifications, since these affect
-# BLIS's step times.
+# the step times that BLIS computes.
 
 
 @dataclass(frozen=True)
 class BlisModel:
-    """Numbers that BLIS's basis functions use, with BLIS's symbols.
+    """Inputs of BLIS's basis functions, each with BLIS's symbol.
 
     Attributes:
         layers: L, number of layers.
         hidden_size: d, width of the residual stream.
         heads: h, number of attention heads.
-        kv_heads: Number of KV heads, at least one per GPU: BLIS panics if TP does not divide them,
-            and vLLM replicates fewer heads. For MLA it equals ``heads``, as in its configs.
-        expert_width: f_m, width of one routed expert; 0 for a dense model.
-        dense_width: f_d, width of a dense feed-forward layer.
-        shared_width: f_s, width of all shared experts together.
+        kv_heads: Number of KV heads, at least one per GPU: BLIS panics if the tensor-parallel size
+            does not divide it, and vLLM replicates KV heads if there are fewer than GPUs. For MLA
+            it equals ``heads``, as in the config.json of such models.
+        expert_width: f_m, intermediate size of one routed expert; 0 for a dense model.
+        dense_width: f_d, intermediate size of a dense feed-forward layer.
+        shared_width: f_s, intermediate size of all shared experts together.
         experts: N, number of routed experts; 0 for a dense model.
         top_k: k, experts per token.
         interleave: s, number of dense layers between two MoE layers.
@@ -39,8 +40,9 @@ class BlisModel:
         activation_bytes: a, bytes per activation.
         tensor_parallel: tp, tensor-parallel size.
         data_parallel: dp, data-parallel size.
-        peak_tflops: Dense peak rate of the number format that BLIS picks, TFLOP/s.
-        bandwidth_tb_s: Bandwidth of the device memory, TB/s.
+        peak_tflops: Dense peak rate of the number format that BLIS chooses for arithmetic, in
+            TFLOP/s.
+        bandwidth_tb_s: Bandwidth of the GPU's memory, in TB/s.
     """
 
     layers: int
@@ -62,7 +64,10 @@ class BlisModel:
 
     @property
     def head_dim(self) -> int:
-        """Return the width of a head, floor(d / h); BLIS ignores an explicit head_dim."""
+        """Return the width of an attention head, floor(d / h).
+
+        BLIS ignores an explicit head_dim.
+        """
         return self.hidden_size // self.heads
 
     @property
@@ -117,17 +122,17 @@ def check_expressible(deployment: Deployment) -> None:
 
 
 def blis_model(deployment: Deployment) -> BlisModel:
-    """Return the numbers on model and GPU that BLIS reads from a deployment's files."""
+    """Return the numbers on model and GPU that BLIS would read from the exported files."""
     model, recipe = deployment.model, deployment.recipe
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
     weights = model.precisions.experts if moe else model.precisions.dense_ffn
-    # BLIS counts the bytes of a weight's element, without scales.
+    # BLIS counts only the bytes of the weights themselves, without those of quantization scales.
     weight_bytes = int(2 * weights.bytes_per_weight) / 2
     grouped = isinstance(attention, models.AttentionSpec)
     kv_heads = attention.kv_heads if grouped else attention.heads
     dense = [g.ffn.width for g in model.layer_groups if isinstance(g.ffn, models.DenseFfnSpec)]
-    # BLIS uses the FP8 rate only if a weight has one byte and the GPU has an FP8 rate.
+    # BLIS uses the GPU's FP8 rate only if a weight has one byte and the GPU has such a rate.
     fp8 = deployment.gpu.peak_flop_per_s.get("fp8") if weight_bytes == 1 else None
     return BlisModel(
         layers=model.layers,
@@ -152,22 +157,22 @@ def blis_model(deployment: Deployment) -> BlisModel:
 
 # Files of a deployment for BLIS: config.json, the hardware file and flags of the KV cache.
 #
-# All keys that BLIS reads are written, and no others, so that BLIS does not guess. Its step time
-# uses these shapes and bytes, and the exported coefficients depend on them.
+# Exactly the keys that BLIS reads are written, so that BLIS infers no value itself. BLIS's step
+# time depends on these shapes and bytes, and so do the exported coefficients.
 
 #: Parts of a model's name from which BLIS infers bytes per weight if the config does not state
 #: them.
 _FORMAT_IN_NAME = re.compile(r"(?:^|[./_-])(?:w\d+a16|fp8)(?:$|[./_-])", re.IGNORECASE)
-#: GPU names in BLIS's own hardware file, which are preferred to other names.
+#: GPU names in BLIS's own hardware file, which are used instead of the catalog's names.
 _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 
 
 def blis_config(deployment: Deployment) -> dict[str, object]:
     """Return the content of the config.json in BLIS's ``--model-config-folder``.
 
-    Bytes per weight are the deployment's, whatever the model's name suggests. If no layer is dense,
-    ``intermediate_size`` is that of the experts, since BLIS rejects 0. ``hidden_act`` is a value
-    that BLIS knows for gated layers; it does not affect step times.
+    Bytes per weight are the deployment's, even if BLIS would infer other ones from the model's
+    name. If no layer is dense, ``intermediate_size`` is that of the experts, since BLIS rejects 0.
+    ``hidden_act`` is a value that BLIS accepts for gated layers; it does not affect step times.
     """
     model, m = deployment.model, blis_model(deployment)
     attention = model.layer_groups[0].attention
@@ -216,13 +221,16 @@ def blis_gpu_name(gpu: GpuSpec) -> str:
 
 
 def blis_hardware(gpu: GpuSpec) -> dict[str, Mapping[str, float]]:
-    """Return the content of ``--hardware-config``: each GPU name without spaces -> entry."""
+    """Return the content of BLIS's ``--hardware-config``: GPU name without spaces -> rates."""
     names = [name for name in (gpu.name, *gpu_aliases(gpu)) if " " not in name]
     return {name: hardware_entry(gpu) for name in names}
 
 
 def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
-    """Return a GPU's rates for BLIS's hardware file; step times do not use the two MFU values."""
+    """Return a GPU's rates for BLIS's hardware file.
+
+    The file also needs two MFU values, which do not affect step times.
+    """
     tflops = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
     return {
         "TFlopsPeak": tflops["bf16"],
@@ -237,9 +245,10 @@ def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
 def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
     """Return the value of ``--total-kv-blocks``: KV blocks of all data-parallel replicas.
 
-    If every layer keeps every token, these are the simulator's own blocks. In a model with windowed
-    layers, a token needs several blocks, but only one in BLIS. The number of requests that fit then
-    depends on their length.
+    If every layer keeps the keys of all tokens, this is the number of blocks in pinn's own
+    simulator. In a model with windowed layers, a token occupies several blocks, but only one in
+    BLIS. The number is then chosen such that equally many requests of ``request_tokens`` tokens
+    fit.
 
     Args:
         deployment: Deployment that is served.

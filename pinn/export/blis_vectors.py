@@ -1,4 +1,4 @@
-"""Alpha and beta vectors for BLIS: one for each load of a configuration, and one for all loads."""
+"""Alpha and beta coefficients for BLIS: a vector for each load, and one for all loads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 from pinn.units import MICROSECOND
 
-#: Name of the coefficient vector for all loads together.
+#: Name of the coefficient vector that is fitted to all loads together.
 MIX = "mix"
 
 
 @dataclass(frozen=True)
 class WorstBatch:
-    """Batch with the largest error of BLIS within a coefficient vector's range.
+    """Batch with the largest step time error of BLIS, among those for which a vector is used.
 
     Attributes:
         error: Relative step time error, BLIS / surrogate - 1.
@@ -47,39 +47,43 @@ class WorstBatch:
 
 
 SEVERAL = "several prompts"
-#: Types of steps by their number of prompts: none, one, several as usual for the load, or more.
+#: Types of steps by number of prompts: none; one; several, up to the load's usual maximum; and more
+#: than that.
 KINDS = "decodes alone", "one prompt", SEVERAL, "rarely so many prompts"
-#: Maximum relative errors of error-limiting batches (guards), as far as the formula allows: of
-#: batches without prompts or of dense models; and of MoE models' batches with prompts.
+#: Limits of the relative errors of batches in a fit, which are exceeded only if BLIS's formula
+#: cannot meet them: for batches without prompts and for dense models; and for batches with prompts
+#: of MoE models.
 GUARD, _EXPERTS = 0.145, 0.245
-#: Number of standard deviations by which the decodes of a step may exceed a vector's range, since
-#: requests arrive at random.
+#: Errors are limited up to this many standard deviations above the decodes of a vector's range,
+#: since random arrivals make the number of decodes vary.
 _CROWDED = 2.0
-#: Weights of the largest step time errors beyond the limits, relative to the mean error: of batches
-#: with at most one prompt, and with several prompts.
+#: Weights, relative to the mean error, of the largest step time errors beyond their limits: of
+#: batches with at most one prompt, and of batches with several prompts.
 _BEYOND_FEW, _BEYOND_SEVERAL = 100.0, 30.0
 
 
 @dataclass(frozen=True)
 class BlisVector(Seen):
-    """Coefficients for BLIS of one configuration under one load, with the load's simulation.
+    """Coefficients for BLIS of one configuration under one load, with the simulation of that load.
 
-    ``alpha[0]`` is exact at the load's mean step. Time saved by shared prompts is included in the
-    coefficients.
+    ``alpha[0]`` is exact at the load's mean step. The coefficients include the time that is saved
+    by prompts shared between requests.
 
     Attributes:
-        alpha: Values for ``--alpha-coeffs``, microseconds: per request before queueing, once at
-            completion, and per output token (0).
-        projection: Beta with its step time errors on held-out batches.
-        taken: Minimum and maximum number of decodes at which ``run.sh`` uses the vector, alone or
-            together with its neighbour.
+        alpha: Values for BLIS's option ``--alpha-coeffs``, in microseconds: per request before
+            queueing, per request at completion, and per output token (0).
+        projection: Fitted beta, with its step time errors on held-out batches.
+        taken: Minimum and maximum number of decodes for which ``run.sh`` uses the vector, alone or
+            interpolated with that of an adjacent load.
         kinds: Type of step -> its batch with the largest error in the range ``taken``.
-        prompt_us: Microseconds that a prompt token adds to a step with ``decodes`` decodes, over
-            all replicas.
-        arrival_prompt_us: Microseconds that a prompt token, cached or not, adds before the queue.
+        prompt_us: Microseconds that one more prompt token adds to a step with ``decodes`` decodes,
+            over all replicas.
+        arrival_prompt_us: Microseconds that a prompt token, cached or not, adds to a request before
+            it is queued.
         replicas: Number of data-parallel replicas, which BLIS treats as one engine.
-        step_errors: Load -> median |BLIS - surrogate| / surrogate of a step with this vector.
-        first_token_errors: Load -> (``alpha[0]`` - delay of the load) / median TTFT of the load.
+        step_errors: Name of a load -> median absolute relative step time error of BLIS with this
+            vector.
+        first_token_errors: Name of a load -> (``alpha[0]`` - delay of that load) / its median TTFT.
     """
 
     alpha: tuple[float, float, float]
@@ -94,28 +98,31 @@ class BlisVector(Seen):
 
     @property
     def worst(self) -> WorstBatch:
-        """Return the batch with the largest step time error among those with at most one prompt.
+        """Return the batch with the largest step time error and at most one prompt.
 
-        Steps with several prompts are reported separately. In BLIS's formula all prompts cost the
-        same, but in the engine the first one causes eager launches and activates most experts.
+        Steps with several prompts are reported separately. In BLIS's formula all prompts have equal
+        costs, but in the engine the first one causes eager launches and activates most experts.
         """
         few = (batch for batch in self.kinds.values() if batch.prompts < 2)
         return max(few, key=lambda batch: abs(batch.error))
 
     @property
     def several(self) -> WorstBatch | None:
-        """Return the batch with the largest step time error and several prompts, if any."""
+        """Return the batch with the largest error and several prompts; None if there is none."""
         return self.kinds.get(SEVERAL)
 
 
 def latency_of(configured: Configured, row: int) -> LinearLatency:
-    """Return the latency model of a configuration."""
+    """Return the latency model (step times and request overheads) of a configuration."""
     coefficients = configured.coefficients.take(row)
     return LinearLatency(configured.deployments[row], coefficients.beta[0], coefficients.alpha[0])
 
 
 def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workload]) -> int:
-    """Return mean prompt plus output tokens of a request in given loads, else in a steady load."""
+    """Return the mean tokens (prompt plus output) of a request in given loads.
+
+    Without loads, return those of a steady load.
+    """
     usual = request_lengths(latency_of(configured, row))
     lengths = mean_lengths(workloads) if workloads else usual[len(usual) // 2]
     return lengths.prompt + lengths.output
@@ -124,14 +131,14 @@ def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workloa
 def blis_vectors(
     configured: Configured, row: int, workloads: Sequence[Workload] = ()
 ) -> list[BlisVector]:
-    """Return coefficient vectors: one per load by increasing decodes, then one for all loads.
+    """Return coefficient vectors: one per load, and last one for all loads together.
 
-    Loads are the steady loads from one request to near saturation, with short, typical and long
-    prompts, and the given loads. Given loads that the configuration cannot sustain are omitted from
-    the vector for all loads.
+    The loads are the steady loads from one request to near saturation, with short, typical and long
+    prompts and by increasing number of decodes, and then the given loads. Given loads that the
+    configuration cannot sustain are not used in the vector for all loads.
 
-    ``alpha[0]`` is the time that the surrogate's engine adds to TTFT, beyond the queue, the step in
-    flight and the steps that BLIS simulates. It is the median over a load's requests; for all
+    ``alpha[0]`` is the time that the surrogate's engine adds to TTFT in addition to the queue, the
+    running step and the steps that BLIS simulates. It is the median over a load's requests; for all
     loads, the mean of these medians. ``alpha[2]`` is 0: BLIS would add it to each ITL, but the API
     server processes a token while the engine computes the next one.
 
@@ -191,9 +198,10 @@ def _vector(
 def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
-    """Return batches whose step time errors a fit limits: with no, one, and several prompts."""
-    # Step times of MoE models are too curved for one line through all batches. Random arrivals may
-    # exceed the range, and the vector with the fewest decodes also serves single requests.
+    """Return batches for limiting step time errors of a fit: no prompt, one, or several prompts."""
+    # One line cannot fit all batches of a MoE model, since its step times are too curved, so only
+    # batches in and just above the range are used. Random arrivals may exceed the range, and the
+    # vector with the fewest decodes also serves single requests.
     more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
     few = guarded if dense else guarded.within(taken[0], taken[1] + more)
     limit, asked = GUARD if dense else _EXPERTS, guarded.within(*taken)
@@ -210,11 +218,11 @@ def _guards(
 
 
 def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, WorstBatch]:
-    """Return type of step -> its batch with the largest step time error.
+    """Return type of step -> batch of this type with the largest step time error.
 
     Args:
-        asked: Batches with the numbers of decodes for which ``run.sh`` uses a vector.
-        prompts: Maximum number of prompts per step of the vector's load.
+        asked: Batches with the numbers of decodes for which ``run.sh`` uses the vector.
+        prompts: Maximum number of prompts per step under the vector's load.
         beta: Coefficients of the vector.
     """
     found = {}
@@ -246,5 +254,5 @@ def _together(seen: Sequence[Seen]) -> Seen:
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:
-    """Return the vector with the largest error among those that ``run.sh`` picks by default."""
+    """Return the worst vector, by its largest error, of those that ``run.sh`` picks by default."""
     return max((v for v in vectors if is_standard(v.load)), key=lambda v: abs(v.worst.error))

@@ -25,10 +25,10 @@ from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_wid
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
-#: Types of the values of a table's column.
+#: Values of one column of a coefficient table.
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
-#: Function from a deployment to log half-widths of its ``tpot`` and ``ttft``.
+#: Function from a deployment to half-widths of the intervals of its log TPOT and TTFT.
 HalfWidths: TypeAlias = Callable[[Deployment], Mapping[str, float]]
 
 _SIZE = "tensor_parallel_size"
@@ -37,7 +37,7 @@ _IDLE = {"generation_config", "override_generation_config"}
 
 
 def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
-    """Return the cross product of the configurations in a file, in a grid and in flags."""
+    """Return all combinations of the configurations in a file, in a grid and in flags."""
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs) if configs is not None else [{}]
     points = configurations.parse_grid(grid) if grid is not None else [{}]
@@ -48,7 +48,7 @@ def crossed(configs: Path | None, grid: str | None, given: Configuration) -> lis
 def many_table(
     rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
 ) -> tuple[pa.Table, dict[int, str]]:
-    """Return the table of valid configurations, and row number -> reason for skipping others."""
+    """Return the table of valid configurations, and a reason for each skipped row by its number."""
     progress.doing(f"{len(rows):,} configurations")
     used = files.find_checkpoint(checkpoint)
     network = surrogate.Surrogate.load(used)
@@ -58,7 +58,10 @@ def many_table(
 
 
 def _half_widths(checkpoint: Path) -> HalfWidths | None:
-    """Return a function from a deployment to log half-widths; None without intervals."""
+    """Return a function from a deployment to half-widths of its log latencies' intervals.
+
+    Return None if the checkpoint has no intervals.
+    """
     try:
         stated, known = read_calibration(checkpoint), set(served_gpus(checkpoint))
     except PinnError:
@@ -75,20 +78,20 @@ def coefficient_table(
 ) -> pa.Table:
     """Return a table of coefficients with one row per configuration.
 
-    Columns are the keys that any configuration sets; ``beta.NAME [unit]`` and ``alpha.NAME [unit]``
-    in the order of ``STEP_FEATURES`` and ``REQUEST_FEATURES``; per batch ``step_time_us: BATCH``,
-    with half-widths the ends of its interval (``step_time_low_us``, ``step_time_high_us``),
-    ``floor_us: BATCH`` (roofline lower bound) and ``marks: BATCH`` (limits that it exceeds);
-    ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``; and the nearest measured
-    deployment with its distance.
+    Its columns are the keys that any configuration sets; ``beta.NAME [unit]`` and ``alpha.NAME
+    [unit]`` in the order of ``STEP_FEATURES`` and ``REQUEST_FEATURES``; for each batch
+    ``step_time_us: BATCH``, with ``halves`` also the ends of its interval (``step_time_low_us``,
+    ``step_time_high_us``), ``floor_us: BATCH`` (roofline lower bound) and ``marks: BATCH`` (limits
+    that the batch exceeds); ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``; and the
+    nearest measured deployment with its distance.
 
     Args:
         network: Trained network.
-        given: Configurations as written, for the first columns.
+        given: Configurations as the user wrote them, for the first columns.
         deployments: Deployments of the configurations.
         batches: Batches whose step times are predicted, as text such as ``32 decode @ 700``.
-        halves: Function from a deployment to log half-widths of its ``tpot`` and ``ttft``; None for
-            no intervals.
+        halves: Function from a deployment to half-widths of the intervals of its log TPOT and TTFT;
+            None for no intervals.
     """
     columns: dict[str, Column] = {
         key: pa.array([configuration.get(key) for configuration in given])
@@ -110,7 +113,7 @@ def coefficient_table(
 
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
-    """Return a deployment per distinct set of features, and each row's index into them."""
+    """Return deployments with distinct coefficients, and for each row an index into them."""
     kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:
@@ -196,7 +199,10 @@ def table_json(table: pa.Table) -> bytes:
 
 
 def _cells(column: pa.ChunkedArray) -> list[object]:
-    """Return the values of a column as a list; complete numeric columns are converted by NumPy."""
+    """Return the values of a column as a list.
+
+    Numeric columns without missing values are converted by NumPy, which is faster.
+    """
     if pa.types.is_floating(column.type) and not column.null_count:
         return column.to_numpy().tolist()
     return column.to_pylist()

@@ -22,11 +22,11 @@ from pinn.surrogate.uncertainty import intervals
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.training_space import Distances, training_space
 
-# Provenance of coefficients, which is written into every exported file.
+# Provenance of coefficients: their origin, which every exported file states.
 
 
 def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObject:
-    """Return provenance: the checkpoint's hash and sources, and the exporting program's version.
+    """Return provenance: hash and sources of a checkpoint, and the version of this program.
 
     Args:
         path: Checkpoint file, whose hash is computed.
@@ -54,9 +54,9 @@ class Configured:
     """``n`` configurations with their deployments and coefficients.
 
     Attributes:
-        configurations: Configurations as the user gave them, with keys of
+        configurations: Configurations as the user wrote them, with keys of
             ``pinn.engines.configurations.KEYS``.
-        deployments: Checked deployments of the configurations.
+        deployments: Deployments of the configurations, checked for contradictory settings.
         coefficients: Coefficients of the deployments.
         sources: Source of each configuration's coefficients: ``network`` or the name of a file.
         distances: Distance of each configuration from the checkpoint's training data, in standard
@@ -100,7 +100,7 @@ def from_checkpoint(
 
 
 def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Configured:
-    """Replace coefficients by those of files for the same deployment, such as calibrated ones.
+    """Replace coefficients by those in files for the same deployment, such as calibrated ones.
 
     Args:
         configured: Configurations with the network's coefficients.
@@ -130,7 +130,7 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
 
 
 def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarray:
-    """Return the indices of the configurations that a file belongs to."""
+    """Return the indices of the configurations to which a coefficient file applies."""
     reasons, rows = [], []
     for row, deployment in enumerate(configured.deployments):
         try:
@@ -150,10 +150,10 @@ def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarr
 def find_intervals(
     configured: Configured, checkpoint: Path
 ) -> Float[np.ndarray, "2 n coefficients"]:
-    """Return low and high ends of the coefficients' intervals, betas first, then alphas.
+    """Return low and high ends of the intervals of coefficients, betas first, then alphas.
 
-    NaN marks an unknown interval: of coefficients that are not the network's, and of alphas without
-    training data.
+    An end is NaN if the interval is unknown: for coefficients from a file instead of the network,
+    and for alphas without training data.
 
     Args:
         configured: Configurations with coefficients.

@@ -20,7 +20,7 @@ from pinn.specs.serving import FULL_AND_PIECEWISE, NO_GRAPHS, VLLM
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.units import MICROSECOND
 
-#: Release of vLLM that BLIS models, the only one that scenarios may name.
+#: Release of vLLM that BLIS models. A scenario may name no other release.
 ENGINE_VERSION = "0.29.0"
 #: Name of the workload that every scenario runs.
 WORKLOAD_NAME = "pinn-chat"
@@ -35,9 +35,9 @@ CHIPS = {
     "H200-SXM": "h200", "B200-SXM": "b200", "B300-SXM": "b300", "GB200": "gb200-nvl72",
     "GB300": "gb300", "L40S": "l40s",
 }  # fmt: skip
-#: Number format of weights -> the kernel's name for its matrix products.
+#: Number format of weights -> the latency kernel's name for matrix products in this format.
 _FORMATS = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
-#: The kernel's name for matrix products -> format of the GPU's peak FLOP/s.
+#: The latency kernel's name for matrix products -> number format of the GPU's peak FLOP/s.
 _PEAKS = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 _GPUS_PER_NODE = 8
@@ -58,8 +58,8 @@ def model_name(deployment: Deployment) -> str:
 def set_name(deployment: Deployment) -> str:
     """Return the name of a deployment's coefficient set.
 
-    The scope of a set has no key for number formats and the layout of experts, so the name includes
-    them.
+    In BLIS, the scope of a set (the configurations it applies to) has no key for number formats and
+    the layout of experts, so the name includes them.
     """
     parts = ["pinn", model_name(deployment), chip_name(deployment.gpu)]
     parts.append(f"tp{deployment.recipe.tensor_parallel_size}")
@@ -128,12 +128,12 @@ def check_kernel(deployment: Deployment) -> None:
 
 @dataclass
 class _Entries:
-    """Coefficients of one scope, in the form of BLIS's coefficient registry.
+    """Coefficients with one scope, in the form of BLIS's coefficient registry.
 
     Attributes:
-        scope: Configurations that the coefficients apply to.
-        rationale: Origin of the values.
-        found: Entries that were added so far.
+        scope: Configurations to which the coefficients apply, as in BLIS's registry.
+        rationale: Text on the origin of the values, which the registry requires.
+        found: Entries of the registry that have been added so far.
     """
 
     scope: JsonObject
@@ -141,7 +141,7 @@ class _Entries:
     found: list[JsonObject] = field(default_factory=list)
 
     def add(self, name: str, value: float, units: str) -> None:
-        """Add a coefficient to the entries; a value of 0 is omitted."""
+        """Add a coefficient to the entries; a value of 0 is marked as not charged."""
         entry: JsonObject = {
             "value": float(f"{value:.9g}"), "units": units,
             "method": "assumed" if value else "not_charged", "fitted": False,
@@ -156,7 +156,7 @@ def coefficient_entries(latency: LinearLatency, law: KernelLaw, rationale: str) 
     Args:
         latency: Latency model of the deployment.
         law: Coefficients of the kernel's step-time law, fitted to the deployment.
-        rationale: Origin of the values.
+        rationale: Text on the origin of the values.
     """
     deployment = latency.deployment
     size = deployment.recipe.tensor_parallel_size
@@ -198,7 +198,7 @@ def _add_step(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None
 
 
 def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
-    """Add a request's host times, except its time per output token, which overlaps the steps."""
+    """Add the host times of a request, except its time per output token, which overlaps steps."""
     alpha = dict(zip(REQUEST_FEATURES, (latency.alpha / MICROSECOND).tolist(), strict=True))
     phases = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token")
     once = sum(alpha[f"{phase}.constant"] for phase in phases)
@@ -209,7 +209,10 @@ def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
 
 
 def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None:
-    """Add entries of all four collectives, which the kernel requires; steps use all-reduces."""
+    """Add entries for all four types of collectives, since BLIS's latency kernel requires them.
+
+    Only all-reduces occur in steps.
+    """
     size, gpu, terms = deployment.recipe.tensor_parallel_size, deployment.gpu, law.terms
     floor_us = terms["collective_floor"] / MICROSECOND
     us_per_byte = terms["collective_bytes"] / (gpu.link_bandwidth_bytes_per_s * MICROSECOND)
@@ -222,7 +225,10 @@ def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) 
 
 
 def _add_memory(entries: _Entries, deployment: Deployment) -> None:
-    """Add GPU memory besides weights and KV cache, so that BLIS has the simulator's KV blocks."""
+    """Add the GPU memory besides weights and KV cache.
+
+    BLIS then has as many KV blocks as pinn's simulator.
+    """
     size, layout = deployment.recipe.tensor_parallel_size, kv_layout(deployment, EngineSpec())
     kind = "moe" if deployment.model.moe else "dense"
     usable = deployment.gpu.memory_bytes * deployment.recipe.memory_share
@@ -237,7 +243,7 @@ def _add_memory(entries: _Entries, deployment: Deployment) -> None:
         entries.add(f"nccl_communicator_bytes_{size}rank", 0.0, "bytes_per_rank")
 
 
-# Documents of a scenario, a deployment and a chip.
+# Documents for BLIS: scenarios, deployments and chips.
 
 
 def graph_mode(deployment: Deployment) -> str:
@@ -248,7 +254,7 @@ def graph_mode(deployment: Deployment) -> str:
 
 
 def run_documents(deployment: Deployment, name: str) -> list[JsonObject]:
-    """Return the documents of a run file for BLIS: the scenario and the deployment."""
+    """Return the documents of a BLIS run file: a scenario and its deployment."""
     recipe, serving = deployment.recipe, deployment.serving
     parallel: JsonObject = {"tp": recipe.tensor_parallel_size, "pp": 1, "dp": 1}
     if serving.enable_expert_parallel:

@@ -1,4 +1,4 @@
-"""Registry, catalog entries and scenarios for BLIS's latency kernel, with a page about them."""
+"""Registry, catalog entries, scenarios and README for BLIS's latency kernel."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ _README = Path(__file__).with_name("kernel_readme.md")
 
 @dataclass(frozen=True)
 class KernelErrors:
-    """Relative errors of the latency kernel's step times, law / surrogate - 1.
+    """Relative errors of the step times of BLIS's latency kernel against the surrogate's.
 
     Attributes:
-        kinds: Type of step -> relative error of each batch of this type.
+        kinds: Type of step -> relative error, law / surrogate - 1, of each batch of this type,
+            where the law is the latency kernel's formula.
     """
 
     kinds: dict[str, Seconds]
@@ -49,7 +50,7 @@ class KernelErrors:
         return np.abs(np.concatenate(list(self.kinds.values())))
 
     def exceed(self, limit: ErrorLimit) -> bool:
-        """Return whether the median or the maximum absolute relative error is above its limit."""
+        """Return whether the median or the maximum absolute relative error exceeds ``limit``."""
         return bool(np.median(self.sizes) > limit.median or self.sizes.max() > limit.worst)
 
     def row(self) -> JsonObject:
@@ -78,7 +79,7 @@ def write_registry(
         configured: Configurations with coefficients.
         out: Folder to write.
         worst_error: Maximum accepted relative error of a step time; None for the default limits of
-            median and maximum error.
+            the median and the maximum error.
         skip: Whether to skip configurations that cannot be exported.
 
     Raises:
@@ -107,7 +108,7 @@ def write_registry(
 def _write_set(
     configured: Configured, row: int, out: Path, worst_error: float | None, taken: list[str]
 ) -> JsonObject:
-    """Write a configuration's coefficient set and run file, and return its line of the summary."""
+    """Write a configuration's coefficient set and run file, and return its row of the summary."""
     deployment, latency = configured.deployments[row], latency_of(configured, row)
     check_expressible(deployment)
     documents.check_kernel(deployment)
@@ -162,7 +163,7 @@ def _digest(configured: Configured) -> str:
 
 
 def _range(deployment: Deployment) -> str:
-    """Return the ranges of prompts, decodes and lengths of batches that a fit covers, as text."""
+    """Return, as text, the ranges of prompts, decodes and lengths of the fitted batches."""
     recipe, longest = deployment.recipe, max_model_len(deployment)
     return (
         f"0 to {MOST_PROMPTS} prompts of {SHORTEST_PROMPT} to {longest} tokens, with at most "
@@ -184,10 +185,10 @@ def _yaml(*found: JsonObject) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML writer without anchors, which repeated scopes would otherwise get."""
+    """YAML writer that repeats equal values instead of referring to the first one by an anchor."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-        """Return True, so that equal values are written out instead of referenced."""
+        """Return True for every value, so that equal values are written out each time."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""Coefficients of the latency kernel's law, fitted to a deployment over random batches."""
+"""Fit of the coefficients of BLIS's latency kernel to a deployment, over random batches."""
 
 from __future__ import annotations
 
@@ -19,37 +19,40 @@ from pinn.surrogate.step_features import step_time
 
 #: Maximum number of prompts in a batch, and minimum prompt and context length in tokens.
 MOST_PROMPTS, SHORTEST_PROMPT, SHORTEST_CONTEXT = 8, 32, 64
-#: Candidate values of ``gemm_m_half`` and of a collective's knee, in tokens.
+#: Candidate values, in tokens, of ``gemm_m_half`` (tokens at which matrix products reach half of
+#: their efficiency) and of a collective's knee (tokens from which it is bandwidth-bound).
 _HALVES = (0.0, 16.0, 64.0, 128.0, 256.0)
 _KNEES = (64.0, 128.0, 192.0, 256.0, 320.0, 448.0, 640.0)
-#: Numbers of random batches: all batches of a fit, its batches whose mean error is minimized, and
+#: Numbers of random batches: the batches of a fit, those of them whose mean error is minimized, and
 #: the batches whose errors are reported.
 _FITTED, _MEAN, _REPORTED = 4000, 300, 2000
 #: Seeds of the random batches that the law is fitted to, and of those whose errors are reported.
 _FIT, _REPORT = 0, 2
-#: Share of the error limit that a fit uses, so that batches outside the fit meet the full limit.
+#: Share of the error limit that a fit uses, so that other batches than the fitted ones meet the
+#: full limit.
 _SHARE = 0.95
-#: Weight of the maximum error beyond the limit, relative to the mean error.
+#: Weight of the maximum error's excess over the limit, relative to the mean error.
 _BEYOND = 20.0
-#: Number of rounds of a fit, and number of batches with the largest errors that each round adds.
+#: Number of rounds of a fit, and number of batches with the largest errors that are added in each
+#: round.
 _ROUNDS, _ADDED = 6, 40
 
 
 @dataclass(frozen=True)
 class ErrorLimit:
-    """Limits of the median and of the maximum absolute relative error of step times."""
+    """Limits of the median and the maximum absolute relative error of step times."""
 
     median: float
     worst: float
 
 
 def error_limit(deployment: Deployment) -> ErrorLimit:
-    """Return the limits of step time errors up to which a deployment is exported by default."""
+    """Return the limits of step time errors within which a deployment is exported by default."""
     return ErrorLimit(0.04, 0.20) if deployment.model.moe is None else ErrorLimit(0.06, 0.30)
 
 
 def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) -> BatchSums:
-    """Return sums of random batches in the range that a fit covers.
+    """Return the sums of random batches, within the ranges that a fit covers.
 
     A batch has up to ``MOST_PROMPTS`` prompts of ``SHORTEST_PROMPT`` to ``max_model_len`` tokens,
     as far as they fit in a step, and up to ``max_num_seqs`` decodes with contexts of
@@ -84,12 +87,15 @@ def step_seconds(latency: LinearLatency, sums: BatchSums) -> Seconds:
 
 
 def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
-    """Return the law's coefficients that fit a deployment's step times best.
+    """Return the coefficients of the latency kernel's law that fit a deployment's step times best.
 
-    The fit minimizes the mean absolute relative error over random batches. Errors are limited to a
-    share of ``worst``. If the law cannot meet this limit, the excess is minimized with the weight
-    ``_BEYOND``. The law has no term for matrix products whose time grows only with many tokens.
-    Under tensor parallelism the collectives' knee also represents these products.
+    The fit minimizes the mean absolute relative error over random batches, with the maximum error
+    limited to ``_SHARE`` of ``worst``. If the law cannot meet this limit, the excess is minimized
+    with the weight ``_BEYOND``.
+
+    The law has no term for matrix products that get slower only with many tokens. Under tensor
+    parallelism, the number of tokens from which collectives are bandwidth-bound (their knee) is
+    fitted to represent these products, too.
 
     Args:
         latency: Latency model of the deployment.
@@ -113,16 +119,17 @@ def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Fitted law with its objective value, by which fits are compared."""
+    """Fitted law with the value of the minimized objective, by which fits are compared."""
 
     error: float
     law: KernelLaw
 
 
 def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float, np.ndarray]:
-    """Return the objective value and the coefficients of a fit to batches.
+    """Return the value of the minimized objective and the coefficients of a fit to batches.
 
-    Each round solves a linear program on the batches with the largest errors of earlier rounds.
+    Each round solves a linear program on few batches, among them those with the largest errors of
+    earlier rounds.
     """
     size = np.linalg.norm(rows, axis=0)
     used = size > 0
@@ -148,7 +155,7 @@ def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float,
 def errors_by_kind(
     latency: LinearLatency, law: KernelLaw, seed: int = _REPORT
 ) -> dict[str, Seconds]:
-    """Return type of step -> relative errors of the law's step times of held-out random batches.
+    """Return type of step -> relative step time errors of the law on held-out random batches.
 
     Types of steps are ``decodes alone``, ``one prompt`` and ``more prompts``.
     """

@@ -9,8 +9,8 @@ BLIS. The time of a step with m scheduled tokens is the sum of
 - with decodes: ``attention_decode_floor`` per layer, and reading keys at ``attention_decode_rate``;
 - with prompts: ``attention_prefill_floor`` per layer, and the FLOP of causal pairs at the matrix
   products' efficiency x ``attention_prefill_work_scale``;
-- collectives, of b bytes each: the longer of floor + b / transition rate, and b / peak rate;
-- the host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
+- collectives, each of b bytes: the longer of floor + b / transition rate, and b / peak rate; - the
+host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
   ``host_launch_eager_per_layer``.
 
 The documentation leaves two facts open. This module assumes two all-reduces per layer, and CUDA
@@ -31,8 +31,8 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 Seconds = Float[np.ndarray, " batches"]
 
-#: Terms of the law, each with its minimum multiple of the time at peak rates: no rate exceeds the
-#: datasheet, and floors are not negative.
+#: Terms of the law, each with the minimum of its coefficient: no rate exceeds the datasheet's, and
+#: constant times (floors) are not negative.
 LEAST: dict[str, float] = {
     "memory": 1.0,
     "flop": 1.0,
@@ -53,9 +53,12 @@ class KernelLaw:
     """Coefficients of the step-time law for one deployment.
 
     Attributes:
-        terms: Name of a term of ``LEAST`` -> its multiple of the time at peak rates, or seconds.
-        m_half: ``gemm_m_half`` in tokens.
-        knee: Number of tokens from which on a collective's bytes are sent at its peak rate.
+        terms: Name of a term in ``LEAST`` -> its coefficient: a multiple of the time at peak rates,
+            or seconds.
+        m_half: ``gemm_m_half``: number of tokens at which matrix products have half of their
+            efficiency.
+        knee: Number of tokens from which a collective is bandwidth-bound, so that its bytes are
+            sent at the peak rate.
     """
 
     terms: dict[str, float]
@@ -76,7 +79,7 @@ def collectives(deployment: Deployment) -> int:
 def law_columns(
     deployment: Deployment, sums: BatchSums, m_half: float, knee: float
 ) -> Float[np.ndarray, "batches terms"]:
-    """Return the terms of the law for batches, in the order of ``LEAST``.
+    """Return the value of each term of the law for batches, in the order of ``LEAST``.
 
     Terms of rates are seconds at the GPU's peak FLOP/s, memory bandwidth or link bandwidth.
     ``decode_floor``, ``prefill_floor`` and ``eager`` are counts of layers, ``replay`` of steps and

@@ -1,4 +1,4 @@
-"""Four parameters by which llm-d's variant autoscaler describes a model on an accelerator."""
+"""Fit of four parameters by which llm-d's variant autoscaler describes a model on a GPU."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.units import MILLISECOND
 
-#: Contexts of the decodes that a line is fitted to, and minimum prompt length, in tokens.
+#: Contexts of the decodes that the line of the ITL is fitted to, and minimum prompt length for the
+#: line of the prefill time, in tokens.
 _CONTEXTS, _SHORTEST = (256, 1024, 4096), 32
-#: Maximum number of decode batches, and of prompt lengths, that lines are fitted to.
+#: Maximum number of decode batches per context, and of prompt lengths, that the lines are fitted
+#: to.
 _BATCHES, _LENGTHS = 32, 16
 
 
 @dataclass(frozen=True)
 class Line:
-    """Straight line through step times of batches, with its relative errors.
+    """Straight line fitted to the step times of batches, with its relative errors.
 
     Attributes:
         constant_ms: Time in milliseconds at which the line's variable is 0.
         slope_ms: Milliseconds per unit of the line's variable.
         median_error: Median absolute relative error over the batches (0.01 for 1 %).
         worst_error: Maximum relative error, line / surrogate - 1.
-        worst_at: Batch with the maximum error, as text.
-        over: Range of batches that the line is fitted to, as text.
+        worst_at: Batch with the maximum error, described as text.
+        over: Range of the fitted batches, described as text.
     """
 
     constant_ms: float
@@ -112,11 +114,12 @@ def _facts(line: Line) -> JsonObject:
 
 
 def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
-    """Fit the lines of ITL and prefill time to a deployment's step times, by relative errors.
+    """Fit the autoscaler's lines of ITL and prefill time to a deployment's step times.
 
-    Decodes: batches of one request to the maximum, at contexts of 256, 1,024 and 4,096 tokens as
-    far as the KV cache allows. Prompts: batches of equal prompts that fit in a step, and single
-    prompts of up to three quarters of the model's maximum length in as many steps as needed.
+    The fits minimize relative errors. The ITL is fitted to batches of one decode to the maximum, at
+    contexts of 256, 1,024 and 4,096 tokens as far as the KV cache allows. The prefill time is
+    fitted to batches of equal prompts that fit in a step, and to single prompts of up to three
+    quarters of the model's maximum length in as many steps as needed.
     """
     recipe = latency.deployment.recipe
     decodes, prompts = _decodes(latency), _prompts(latency)
@@ -137,7 +140,7 @@ def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
 
 
 def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the batches (number of decodes, context tokens) that the ITL's line is fitted to."""
+    """Return the batches (number of decodes, context tokens) for the line of the ITL."""
     deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
     found, longest = [], max_model_len(deployment)
     for context in sorted({min(each, longest) for each in _CONTEXTS}):
@@ -148,7 +151,7 @@ def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
 
 
 def _prompts(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the batches (prompts, tokens per prompt) that the prefill time's line is fitted to."""
+    """Return the batches (prompts, tokens per prompt) for the line of the prefill time."""
     recipe, longest = latency.deployment.recipe, max(max_model_len(latency.deployment) * 3 // 4, 1)
     lengths = _spread(min(_SHORTEST, longest), longest, _LENGTHS)
     found = [(1, tokens) for tokens in lengths]
@@ -176,7 +179,7 @@ def _prefill_s(latency: LinearLatency, prompts: int, tokens: int) -> float:
 def _line(
     over: Sequence[float], seconds: Sequence[float] | np.ndarray, names: list[str], said: str
 ) -> Line:
-    """Fit a line with non-negative coefficients to seconds, by least squares of relative errors."""
+    """Fit a line with non-negative coefficients to times, by least squares of relative errors."""
     x, y = np.array(over, float), np.array(seconds) / MILLISECOND
     (constant, slope), _ = nnls(np.column_stack([1 / y, x / y]), np.ones(len(y)))
     errors: Float[np.ndarray, " n"] = (constant + slope * x) / y - 1

@@ -1,4 +1,4 @@
-"""Folders with training entries for llm-d's latency predictor and parameters for its autoscaler."""
+"""Export of training entries for llm-d's latency predictor and of parameters of its autoscaler."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 
 #: Version of llm-d's latency predictor whose schema the training entries follow.
 PREDICTOR_STATE = "llm-d-latency-predictor, main of 2026-08-10"
-#: Batches whose posterior intervals set the noise of a calibrated deployment: first TPOT, then
-#: TTFT.
+#: Batches whose posterior intervals set the noise of a calibrated deployment: the first that of
+#: TPOT, the second that of TTFT.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0")
 
 _POST = Path(__file__).with_name("llmd_post.py")
@@ -42,7 +42,7 @@ class SeedSettings:
         checkpoint: File of the network; its intervals are in the same folder.
         coefficients: Paths of coefficient files that replace the network's coefficients.
         entries: Number of training entries per configuration.
-        seed: Seed of the random draws.
+        seed: Seed of the random numbers.
     """
 
     checkpoint: Path
@@ -56,8 +56,8 @@ class Noise:
     """Noise that is added to the latencies of training entries.
 
     Attributes:
-        half_widths: ``tpot`` and ``ttft`` -> log half-width of the latency's 90 % interval; empty
-            for no noise.
+        half_widths: ``tpot`` and ``ttft`` -> half-width of the 90 % interval of the log latency;
+            empty for no noise.
         source: Source of the half-widths, or the reason why there are none.
     """
 
@@ -65,7 +65,7 @@ class Noise:
     source: str
 
     def __str__(self) -> str:
-        """Return a description of the noise by metric, in percent."""
+        """Return a description of the noise of TPOT and TTFT, in percent."""
         if not self.half_widths:
             return f"without noise: {self.source}"
         ends = ", ".join(
@@ -80,12 +80,12 @@ def _percent(log_factor: float) -> str:
 
 
 def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip: bool) -> None:
-    """Write a folder for each configuration, and print its name, content and fit errors.
+    """Write a folder for each configuration, and print its name, its files and the fit errors.
 
     Args:
         configured: Configurations with coefficients.
         settings: Settings of the training entries.
-        out: Parent of the configurations' folders.
+        out: Folder in which the configurations' folders are created.
         skip: Whether to skip configurations that cannot be exported.
 
     Raises:
@@ -125,7 +125,7 @@ def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: P
 
 
 def write_entries(entries: pd.DataFrame, moment: datetime, path: Path) -> None:
-    """Write entries as JSON lines, each with the time of the export as its ``timestamp``."""
+    """Write training entries as JSON lines, with the time of the export as ``timestamp``."""
     timestamp = moment.isoformat(timespec="seconds")
     rows = entries.to_dict("records")
     lines = [json_text({**each, "timestamp": timestamp}) for each in rows]
@@ -133,7 +133,7 @@ def write_entries(entries: pd.DataFrame, moment: datetime, path: Path) -> None:
 
 
 def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: Path) -> None:
-    """Write the autoscaler's alpha, beta, gamma and delta for a variant, and the fit's errors."""
+    """Write alpha, beta, gamma and delta of llm-d's autoscaler, with the errors of their fit."""
     deployment = configured.deployments[row]
     hardware = hardware_label(deployment)
     variant = {"model": deployment.model.name, "accelerator": deployment.gpu.name}
@@ -141,9 +141,10 @@ def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: 
 
 
 def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Noise:
-    """Return the noise of latencies of a configuration, from the intervals of its coefficients.
+    """Return the noise to add to a configuration's latencies, from its prediction intervals.
 
-    Intervals of a calibrated file come from its posterior, all other intervals from the checkpoint.
+    For calibrated coefficients, the intervals come from the posterior in their file, else from the
+    checkpoint.
     """
     deployment, source = configured.deployments[row], configured.sources[row]
     found = _calibrated(source, settings.coefficients)
@@ -180,6 +181,6 @@ def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str
 
 
 def _ranges(entries: pd.DataFrame) -> dict[str, list[float]]:
-    """Return numeric field of training entries -> its minimum and maximum."""
+    """Return each numeric field of training entries with its minimum and maximum."""
     numbers = entries.select_dtypes("number")
     return {str(name): [float(of.min()), float(of.max())] for name, of in numbers.items()}

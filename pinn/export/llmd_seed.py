@@ -21,8 +21,8 @@ from pinn.specs.batch import Batch
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.units import MILLISECOND
 
-#: Fields of an entry, as documented by llm-d-latency-predictor's training server (main of
-#: 2026-08-10). The file has a further field, ``timestamp``, at the end.
+#: Fields of a training entry, as documented by llm-d-latency-predictor's training server (main of
+#: 2026-08-10). In the exported file, ``timestamp`` follows as the last field.
 FIELDS = (
     "kv_cache_percentage", "input_token_length", "num_request_waiting", "num_request_running",
     "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
@@ -30,38 +30,41 @@ FIELDS = (
     "actual_ttft_ms", "actual_tpot_ms",
 )  # fmt: skip
 
-# Loads: points of a regular sequence over lengths, requests in flight and shared prompts.
+# Loads of a simulated pod, at points of a regular sequence over lengths, requests in flight and
+# shared prompts.
 
 #: Number of training entries that are drawn from each simulated load.
 ENTRIES_OF_LOAD = 32
-#: Base of the sequence's steps in four dimensions: the root of x^5 = x + 1 (Roberts' R sequence).
+#: Base of the steps of the four-dimensional sequence: the root of x^5 = x + 1 (Roberts' R
+#: sequence).
 _STEP_BASE = 1.1673039782614187
-#: Range of a load's longest prompt in tokens, and ratio of its longest to its shortest prompt. The
-#: prompts of a load are log-uniform.
+#: Range of the longest prompt of a load in tokens; and ratio of a load's longest to its shortest
+#: prompt. The prompts of a load are log-uniform.
 _PROMPTS = (512.0, 32_768.0)
 _PROMPT_RANGE = 64.0
-#: Range of a load's mean output in tokens, and the range of its outputs relative to the mean.
+#: Range of a load's mean output in tokens; and range of single outputs relative to that mean.
 _OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
 #: Maximum prompt, and maximum mean output, as shares of the model's maximum length.
 _PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
-#: Mean requests in flight per replica of the lightest load, and number of candidate numbers of
-#: requests in flight.
+#: Mean requests in flight per replica of the lightest load; and number of values of requests in
+#: flight from which a load's is interpolated.
 _LIGHTEST, _COUNTS = 0.25, 24
-#: Time share of prompts in the heaviest sustainable load; share of loads that are no heavier; and
-#: maximum rate of all other loads relative to the saturating rate.
+#: Time share of prompts in the heaviest sustainable load; share of loads that are at most this
+#: heavy; and maximum rate of the other, overloaded ones relative to the saturating rate.
 _BUSY, _SUSTAINED, _OVERLOAD = 0.7, 0.9, 1.25
-#: Share of loads without shared prompts; and maximum distance, in requests, to the repeated prompt.
+#: Share of loads in which no prompts share a prefix; and maximum distance, in requests, to the
+#: request whose prefix is repeated.
 _UNSHARED, _RECENT = 1 / 3, 50
-#: Maximum share of an output that precedes an entry in mid-output; the rest determines the entry's
-#: mean ITL.
+#: Maximum share of an output that is generated before an entry in mid-output; the rest of the
+#: output determines the entry's mean ITL.
 _FURTHEST = 0.5
-#: Additional requests of a load, beyond one per entry, for each request in flight; and maximum
+#: Requests of a load for each request in flight, in addition to one per training entry; and maximum
 #: number of requests of a load.
 _EACH, _MOST_REQUESTS = 4.0, 1500
 
 
 def seed_loads(latency: LinearLatency, count: int, seed: int) -> list[Workload]:
-    """Return loads from an idle pod to an overloaded pod, with short to long prompts.
+    """Return loads that range from an idle pod to an overloaded one, with short to long prompts.
 
     Args:
         latency: Latency model of the deployment.
@@ -76,9 +79,10 @@ def seed_loads(latency: LinearLatency, count: int, seed: int) -> list[Workload]:
 def _load(
     latency: LinearLatency, place: Float[np.ndarray, " 4"], seed: int, index: int
 ) -> Workload:
-    """Return the load at a point (longest prompt, mean output, requests in flight, sharing).
+    """Return the load that a point in four dimensions describes.
 
-    Coordinates of the point are in [0, 1].
+    The coordinates, each from 0 to 1, stand for the longest prompt, the mean output, the requests
+    in flight and the share of repeated prefixes.
     """
     rng, longest = np.random.default_rng([seed, index]), max_model_len(latency.deployment)
     top = _geometric(_PROMPTS[0], min(_PROMPTS[1], _PROMPT_SHARE * longest), place[0])
@@ -106,7 +110,7 @@ def _load(
 
 
 def _geometric(low: float, high: float, place: float) -> float:
-    """Return the value at a fraction ``place`` of the logarithmic range from low to high."""
+    """Return the value at a fraction ``place`` from ``low`` to ``high`` on a log scale."""
     return low * max(high / low, 1.0) ** place
 
 
@@ -120,7 +124,7 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return numbers of requests in flight, request rates that sustain them, and prompt loads.
+    """Return numbers of requests in flight, the request rates that sustain them, and prompt loads.
 
     Counts and rates (requests per second) are totals over replicas. The prompt load is the
     share of the steps' time that is due to prompts or, if larger, the share of the token budget
@@ -143,7 +147,7 @@ def _steady_rates(
     chunks = np.maximum(prompt / room, 1.0)
     prompt_s = (latency.step_times(chunk) - alone_s) * chunks
     life_s, replicas = output * alone_s + counts * prompt_s, recipe.data_parallel_size
-    # With a small token budget, prompt tokens fill all steps before they dominate the step time.
+    # With a small token budget, prompt tokens fill all steps before prompts dominate the step time.
     full_s = latency.step_times(full) * prompt / room
     rates = np.minimum(counts / life_s, 1 / full_s)
     return counts * replicas, rates * replicas, rates * np.maximum(prompt_s, full_s)
@@ -152,9 +156,9 @@ def _steady_rates(
 def _shared_prompts(
     prompts: Int[np.ndarray, " n"], share: float, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return, for each request, an earlier request whose prefix it repeats, and the prefix tokens.
+    """Return the index of the earlier request whose prefix each request repeats, and its tokens.
 
-    A random share of the requests repeats a prefix.
+    A random ``share`` of the requests repeats a prefix; the index of the others is -1.
     """
     n = len(prompts)
     donor = np.arange(n) - rng.integers(1, _RECENT + 1, n)
@@ -163,16 +167,16 @@ def _shared_prompts(
     return donor, np.where(donor >= 0, rng.random(n) * common, 0).astype(np.int64)
 
 
-# State of the pod at a time, as a gateway observes it.
+# State of the simulated pod at a moment, as a gateway observes it.
 
 
 @dataclass(frozen=True)
 class _Since:
-    """Running sums over requests in the order of one event per request, such as the first token.
+    """Running sums of a value over requests, in the order of an event such as the first token.
 
     Attributes:
         moments: Sorted times of the event in seconds, one per request.
-        sums: Sums of the requests' values over the first 0, 1, ... n requests.
+        sums: Sums of the value over the first 0, 1, ... n requests.
     """
 
     moments: Float[np.ndarray, " n"]
@@ -180,21 +184,21 @@ class _Since:
 
     @classmethod
     def of(cls, moments: np.ndarray, values: np.ndarray | float = 1.0) -> _Since:
-        """Return the running sums of requests' values, ordered by the times of their events."""
+        """Return the running sums of a value of requests, ordered by the times of their events."""
         order = np.argsort(moments)
         each = np.broadcast_to(np.asarray(values, float), moments.shape)[order]
         return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))
 
     def at(self, moments: np.ndarray) -> np.ndarray:
-        """Return the sums over requests whose event precedes each of the given times."""
+        """Return the sums over requests whose event is earlier than each of the given moments."""
         return self.sums[np.searchsorted(self.moments, moments, side="left")]
 
 
 def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.ndarray, " n"]]:
-    """Return the fields of training entries that describe the pod just before given times.
+    """Return the fields of training entries that describe the pod just before the given moments.
 
-    Until its first token, a request counts with its prompt's tokens. After that, it counts with the
-    tokens generated so far.
+    Token counts: until its first token, a request counts with the tokens of its prompt. After that,
+    it counts with the tokens that it has generated so far.
 
     Args:
         run: Simulated run without failed requests.
@@ -221,7 +225,10 @@ def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.
 
 
 def _kv_use(run: Run, moments: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return the used share of the KV cache in the latest step, averaged over replicas."""
+    """Return the used share of the KV cache at given moments, averaged over replicas.
+
+    The latest step of each replica before a moment determines its use.
+    """
     used = np.zeros(len(moments))
     for group in range(run.groups):
         mine = run.steps["group"] == group
@@ -232,20 +239,22 @@ def _kv_use(run: Run, moments: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n
     return np.clip(used / (run.kv_blocks * run.replicas), 0.0, 1.0)
 
 
-# Half of the entries have TTFT, half TPOT. Of the TPOT entries, one half is at arrival, one in
-# mid-output.
+# Half of the training entries have a TTFT, the other half a TPOT. Half of the TPOT entries describe
+# the pod at a request's arrival, the other half in the middle of its output.
 
 
 def seed_entries(
     latency: LinearLatency, half_widths: Mapping[str, float], count: int, seed: int
 ) -> pd.DataFrame:
-    """Return training entries of a deployment, in random order, with the columns ``FIELDS``.
+    """Return training entries of a deployment, in random order, with the columns in ``FIELDS``.
 
-    Logarithms of latencies have normal noise with 90 % intervals of the given half-widths.
+    Normal noise is added to the logarithms of latencies, with 90 % intervals of the given
+    half-widths.
 
     Args:
         latency: Latency model of the deployment.
-        half_widths: ``tpot`` and ``ttft`` -> log half-width of the interval; empty for no noise.
+        half_widths: ``tpot`` and ``ttft`` -> half-width of the 90 % interval of the log latency;
+            empty for no noise.
         count: Number of entries.
         seed: Seed of the random draws.
 
@@ -262,16 +271,17 @@ def seed_entries(
     for metric in ("ttft", "tpot"):
         noise = half_widths.get(metric, 0.0) / NORMAL_QUANTILE * rng.standard_normal(len(found))
         found[f"actual_{metric}_ms"] = (found[f"actual_{metric}_ms"] * np.exp(noise)).round(3)
-    # Some gateways do not count decode tokens in flight and report 0, so half of the entries have
-    # 0.
+    # Some gateways do not count decode tokens in flight and report 0. Half of the training entries
+    # therefore have 0.
     found.loc[rng.random(len(found)) < 0.5, "decode_tokens_in_flight"] = 0
     return found
 
 
 def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the entries of one load, without noise, with the columns ``FIELDS``.
+    """Return the training entries from one simulated load, without noise.
 
-    Requests are drawn from the middle half of the run, where the pod neither fills nor drains.
+    Entries are drawn from requests in the middle half of the run, where the pod neither fills nor
+    drains.
     """
     r, n = run.requests, len(run.requests)
     known = np.flatnonzero(r.finished & (r.output_tokens > 1))
@@ -292,9 +302,11 @@ def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
 def _amid_output(
     run: Run, chosen: Int[np.ndarray, " n"], share: Float[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return tokens so far, time (s) and later tokens' mean ITL (s) at a share of each output.
+    """Return states of requests that have generated a share of their outputs.
 
-    The tokens of an output are assumed evenly spaced between its first and its last token.
+    The states are: tokens generated so far, time in seconds, and mean ITL of the remaining tokens
+    in seconds. The tokens of an output are assumed to be evenly spread over the steps from its
+    first to its last token.
     """
     r = run.requests
     tokens = 1 + (share * (r.output_tokens[chosen] - 1)).astype(np.int64)
@@ -317,7 +329,10 @@ def _amid_output(
 def _table(
     run: Run, chosen: np.ndarray, moments: np.ndarray, tokens: np.ndarray, *seconds: object
 ) -> pd.DataFrame:
-    """Return entries of requests at given times, with their TTFT and TPOT in seconds."""
+    """Return training entries of chosen requests at given moments, with TTFT and TPOT.
+
+    ``seconds`` are the TTFT and the TPOT of the requests.
+    """
     r = run.requests
     ttft_s, tpot_s = (np.broadcast_to(np.asarray(each, float), moments.shape) for each in seconds)
     columns = pod_states(run, moments) | {

@@ -1,4 +1,4 @@
-"""Export of the surrogate as float64 ONNX graphs that run in onnxruntime."""
+"""Export of the network and of the step time formula as float64 ONNX graphs."""
 
 import contextlib
 import io
@@ -32,7 +32,10 @@ COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 
 
 class StepTime(nn.Module):
-    """Graph that computes step times from summed batch features and coefficients, with overlap."""
+    """ONNX graph of step times, computed from the summed features of batches and beta.
+
+    Kernel launching and GPU work overlap, so that only the longer of them counts.
+    """
 
     parts: Float[Tensor, "basis parts"]
 
@@ -54,7 +57,7 @@ class StepTime(nn.Module):
 
 
 class NamedCoefficients(nn.Module):
-    """Network that returns its outputs in the order of the graph's output names."""
+    """Network that returns its outputs in the order of the ONNX graph's output names."""
 
     def __init__(self, network: CoefficientNetwork) -> None:
         super().__init__()
@@ -69,12 +72,13 @@ class NamedCoefficients(nn.Module):
 
 
 def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path) -> list[Path]:
-    """Write the graphs of coefficients and of step times, and return their paths.
+    """Write the ONNX graphs of coefficients and of step times, and return their paths.
 
-    ``coefficients.onnx``: ``descriptors`` [n, descriptors] and ``rates`` [n, rates] (see
-    ``pinn.surrogate.featurizer``) -> ``alpha`` [n, request features] and ``beta`` [n, step
-    features]. ``step_time.onnx``: ``features`` [n, step features] and ``beta`` [n or 1, step
-    features] -> ``step_time_s`` [n] and ``step_time_us`` [n], whole and at least 1.
+    ``coefficients.onnx`` has the inputs ``descriptors`` [n, descriptors] and ``rates`` [n, rates],
+    which ``pinn.surrogate.featurizer`` computes from n deployments, and the outputs ``alpha`` [n,
+    request features] and ``beta`` [n, step features]. ``step_time.onnx`` has the inputs
+    ``features`` [n, step features] and ``beta`` [n or 1, step features], and the outputs
+    ``step_time_s`` [n] in seconds and ``step_time_us`` [n] in whole microseconds, at least 1.
 
     Args:
         checkpoint: Checkpoint to export.
@@ -95,7 +99,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str, str]:
-    """Return key -> text of both graphs' metadata; every text except the format is JSON."""
+    """Return the metadata of both graphs as key -> text; every text except the format is JSON."""
     scale = vars(checkpoint.network.input_scale)
     facts = {
         "version": FORMAT_VERSION,
@@ -134,7 +138,7 @@ def _write(
 
 
 def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
-    """Add inputs that a network without correction lacks, so that all graphs have equal inputs."""
+    """Add graph inputs that the network does not use, so that all exports have equal inputs."""
     found = {entry.name for entry in model.graph.input}
     for name, width in widths.items():
         if name not in found:
@@ -147,7 +151,7 @@ def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
 def _trace(
     module: nn.Module, inputs: dict[str, Tensor], outputs: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """Return the graph of a module, with a variable first axis of all inputs and outputs."""
+    """Return a module as an ONNX graph; the first axis of its inputs and outputs is variable."""
     rows = {name: {0: f"{name}_rows"} for name in (*inputs, *outputs)}
     with (
         tempfile.TemporaryDirectory() as folder,

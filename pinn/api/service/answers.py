@@ -30,10 +30,10 @@ class Answer:
 
     Attributes:
         status: HTTP status.
-        content: JSON of the result, or of a problem.
-        warned: Warnings, which a command would print on standard error.
-        texts: All texts of the request, if none named a file; None if the answer must not be
-            cached.
+        content: JSON document of the result, or of the error (RFC 9457).
+        warned: Warnings to the user, which a command would print on standard error.
+        texts: All strings in the request's arguments, if none names a file; None if one may name a
+            file, so that the answer must not be cached.
     """
 
     status: int
@@ -85,7 +85,7 @@ def compute(name: str, content: bytes, limits: Limits) -> Answer:
 
 
 def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozenset[str] | None]:
-    """Return the JSON of an endpoint's result, and the request's texts if none names a file."""
+    """Return an endpoint's result as JSON, and the strings of a request that names no file."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -132,7 +132,7 @@ class KeptAnswers:
         return hashlib.sha256(text.encode() + content).hexdigest()
 
     def find(self, key: str) -> Answer | None:
-        """Return the cached answer; None without one, or if a text of its request is now a file."""
+        """Return a cached answer; None if there is none, or if its request now names a file."""
         found = self._answers.get(key)
         if found is None or any_exists(found.texts or frozenset()):
             return None
@@ -151,5 +151,5 @@ class KeptAnswers:
 
 
 def _size(answer: Answer) -> int:
-    """Return the estimated size of an answer in bytes, with 100 bytes of overhead for each text."""
+    """Return the estimated size of an answer in bytes, with 100 bytes of overhead per string."""
     return 1000 + len(answer.content) + sum(100 + len(text) for text in answer.texts or ())

@@ -24,11 +24,11 @@ from pinn.errors import PinnError
 
 #: Maximum size of a request's body, in bytes.
 MOST_BODY_BYTES = 8 * 2**20
-#: Header with the warnings of an answer, a JSON list.
+#: HTTP header with the warnings that belong to an answer, as a JSON list.
 WARNINGS = "Pinn-Warnings"
-#: Internal status of an answer whose client disconnected.
+#: Status recorded for a request whose client disconnected before the answer.
 GONE = 499
-#: Type of request -> seconds after which a client should retry if no worker process is free.
+#: Type of request -> seconds after which a client should retry if all worker processes are busy.
 _RETRY_S = {"predictions": 1, "simulations": 10}
 
 
@@ -123,7 +123,7 @@ class Service:
         return {"status": "ok", "version": pinn.__version__, **busy}
 
     def described(self) -> str:
-        """Return a sentence with the numbers of running and waiting requests."""
+        """Return a sentence with the numbers of running and waiting HTTP requests."""
         lanes = self.lanes.values()
         busy = f"{sum(lane.running for lane in lanes)} running"
         waiting = f"{sum(lane.waiting for lane in lanes)} waiting"
@@ -158,7 +158,7 @@ def _response(answer: answers.Answer) -> Response:
 
 
 def refusal(status: int, detail: object, headers: dict[str, str] | None = None) -> Response:
-    """Return an error response with a problem document."""
+    """Return an error response with a problem details document (RFC 9457)."""
     return Response(problems.problem(status, detail), status, headers, problems.MEDIA_TYPE)
 
 

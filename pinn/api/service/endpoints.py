@@ -20,7 +20,7 @@ from pinn.planning.report import plan_json
 MOST_CANDIDATES = 10_000
 
 
-#: Path arguments that also accept a name, mapping or text; these need not exist as files.
+#: Arguments that accept a path or also a name, mapping or text, so that no file need exist.
 _NAMES_TOO = ("model", "gpu", "price")
 
 
@@ -30,11 +30,12 @@ class Endpoint:
 
     Attributes:
         name: Name of the function in ``import pinn``, which is also the URL's path.
-        compute: Function that returns the JSON of the result for the arguments.
+        compute: Function that converts the request's arguments to the JSON of the result.
         is_long: Whether the function simulates. It then runs in separate processes, so that
             predictions do not wait.
-        is_kept: Whether answers are cached, since equal arguments give equal answers.
-        withheld: Arguments that only the operator of the service sets.
+        is_kept: Whether answers are cached; true if equal arguments always give equal answers.
+        withheld: Arguments that a request may not give, since only the operator of the service sets
+            them.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Endpoint:
 
 
 def _check_exists(name: str, value: object) -> None:
-    """Raise an error if a path argument names no existing file."""
+    """Raise an error if an argument that must be a path names no existing file."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not given_path(each).exists():
             fault = f"{name} must be a file on the service's machine, got {each!r:.200}"
@@ -98,7 +99,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return the rows of ``pinn coefficients --out FILE.json``, and reasons of skipped rows."""
+    """Return rows as in ``pinn coefficients --out FILE.json``, and reasons for skipped rows."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
@@ -133,7 +134,7 @@ ENDPOINTS = {
 
 
 def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
-    """Raise an error for a plan whose time budget reaches the service's timeout.
+    """Raise an error for a plan whose time budget is not below the service's timeout.
 
     Raises:
         PinnError: If the time budget is not below the timeout.
@@ -143,7 +144,7 @@ def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
         try:
             seconds = float(budget)
         except ValueError:
-            return  # an invalid budget is refused later, by the function that reads it
+            return  # the function that reads an invalid budget reports it later
         if not seconds < timeout_s:
             fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
             raise PinnError(

@@ -29,7 +29,7 @@ class ProcessEndedError(Exception):
 
 
 class Lane:
-    """Group of processes, each of which computes one answer at a time.
+    """Group of processes, each of which computes one answer to an HTTP request at a time.
 
     A process starts with its first answer. The process is ended and replaced if
     an answer takes too long, or if the client disconnects.
@@ -87,7 +87,7 @@ class Lane:
     async def _give_back(self, pool: ProcessPoolExecutor, answer: asyncio.Future[Result]) -> None:
         """Mark a process as free, or replace the process if it is still computing."""
         await asyncio.wait([answer], timeout=GRACE_S)
-        answer.add_done_callback(_is_broken)  # retrieves the process's later error, if any
+        answer.add_done_callback(_is_broken)  # retrieve a later exception, else asyncio logs it
         if not answer.done() or _is_broken(answer):
             end_pool(pool)
             self._pools.remove(pool)

@@ -29,8 +29,8 @@ def listen(host: str, port: int) -> socket.socket:
         why = getattr(error, "strerror", None) or error
         remedy = "give another --port, or an address of this machine"
         raise PinnError(f"--host {host} --port {port}: {why}: {remedy}") from error
-    # Connections inherit this option. Without it, a client waits 40 ms for the second packet of an
-    # answer.
+    # Accepted connections inherit TCP_NODELAY. Without it, Nagle's algorithm delays the second
+    # packet of an answer by 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 

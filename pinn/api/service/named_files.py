@@ -9,21 +9,22 @@ from pathlib import Path
 from pinn.errors import PinnError
 from pinn.specs.model_names import find_in_catalog
 
-#: Pattern of texts without a path; such a text may still be a name in the working directory.
+#: Pattern of strings without a folder separator; such a string may still be the name of a file in
+#: the working directory.
 _PLAIN = re.compile(r"(?:[\w@+,. %:-]|<=)*")
-#: Arguments whose text is or contains a model, which may be in a cache or on the hub.
+#: Arguments that contain the name of a model, which may be in a local cache or on the hub.
 _MODELS = {"model", "serve", "speculative_draft_model_path"}
 
 
 def plain_texts(body: object) -> frozenset[str] | None:
-    """Return all texts of a request if none names a file, a model on a hub, or a command.
+    """Return all strings of a request if none names a file, a model on a hub, or a command.
 
     Args:
         body: Arguments of an endpoint.
 
     Returns:
-        Texts and their words; None if one of them may name a file. A plain name is accepted if the
-        working directory has no file of this name.
+        The strings and their words; None if a string may name a file. A plain name is accepted if
+        the working directory has no file of this name.
     """
     found: set[str] = set()
     for name, text in _texts(body, ""):
@@ -34,10 +35,10 @@ def plain_texts(body: object) -> frozenset[str] | None:
 
 
 def any_exists(texts: frozenset[str] | set[str]) -> bool:
-    """Return whether one of the texts is the path of a file or folder."""
+    """Return whether one of the strings is the path of an existing file or folder."""
     try:
         return any(Path(text).exists() for text in texts if text)
-    except (OSError, ValueError):  # the text is too long for a path, or has a null byte
+    except (OSError, ValueError):  # the string is too long for a path, or has a null byte
         return True
 
 
@@ -66,7 +67,7 @@ def _is_plain(name: str, text: str) -> bool:
 
 
 def _texts(value: object, name: str) -> Iterator[tuple[str, str]]:
-    """Yield each text of a JSON value with the name of its argument."""
+    """Yield each string in a JSON value, together with the name of its argument."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Errors as problem details documents (RFC 9457)."""
+"""Conversion of errors to problem details documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ SCHEMA = {
 
 
 def problem(status: int, detail: object) -> bytes:
-    """Return a problem document as JSON.
+    """Return a problem details document (RFC 9457) as JSON.
 
     Args:
         status: HTTP status.
-        detail: Received value, expected value, and remedy.
+        detail: Description of the error: received value, expected value, and remedy.
     """
     document = {
         "type": "about:blank",

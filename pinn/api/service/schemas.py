@@ -23,7 +23,7 @@ REFUSALS = {
 
 
 def operation(endpoint: Endpoint) -> dict[str, Any]:
-    """Return the part of an endpoint's OpenAPI description that FastAPI cannot derive."""
+    """Return an endpoint's OpenAPI description, except for parts that FastAPI derives itself."""
     content = {"application/json": {"schema": _arguments(endpoint)}}
     problem = {problems.MEDIA_TYPE: {"schema": problems.SCHEMA}}
     answer = {"application/json": {"schema": {"type": "object"}}}
@@ -57,7 +57,7 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _type(argument: inspect.Parameter) -> dict[str, Any]:
-    """Return the JSON type and default of an argument; arguments of type text accept any value."""
+    """Return the JSON type and default of an argument; string arguments accept any JSON value."""
     if isinstance(argument.annotation, str) or argument.annotation is argument.empty:
         return {}
     found: dict[str, Any] = TypeAdapter(argument.annotation).json_schema()
