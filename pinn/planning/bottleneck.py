@@ -17,10 +17,10 @@ from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 
 #: Maximum number of steps of a run that are analyzed; they are spread evenly over the run.
 _MOST_STEPS = 20_000
-#: Bottlenecks of a full server: the flag that limits running requests, and KV memory.
+#: Names of the bottlenecks of a full server: the flag that limits running requests, and KV memory.
 MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
-#: Share of the engine's time. If requests wait for KV memory, or for a slot in the batch, for at
-#: least this share, the memory or ``max_num_seqs`` is the bottleneck.
+#: Minimum share of the engine's time in which requests wait for KV memory, or for a slot in the
+#: batch, at which the memory, or ``max_num_seqs``, is the bottleneck.
 _WAITING_SHARE = 0.05
 #: Share of KV blocks in use above which the KV cache counts as full.
 _FULL_SHARE = 0.95
@@ -74,9 +74,9 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
-    """Return the name of the part of a step with the largest share of the engine's time.
+    """Return the name of the type of work with the largest share of the engine's time.
 
-    The part of prefills is the time by which prompts lengthen steps that also have decodes.
+    Prefill compute is the time by which prompts lengthen steps.
     """
     steps = _some_steps(run)
     prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
@@ -102,7 +102,10 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
 
 
 def _encoder_seconds(steps: StepRecords, seconds: Float[np.ndarray, "..."]) -> float:
-    """Return the seconds of steps that features do not explain: the time of a vision encoder."""
+    """Return the seconds that a vision encoder adds to steps: step times minus ``seconds``.
+
+    ``seconds`` are the times of all features of these steps.
+    """
     return max(float(steps["duration_s"].sum() - seconds.sum()), 0.0)
 
 
@@ -126,7 +129,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return latencies and ITLs with TTFT set to zero, to check the limits on all other metrics."""
+    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all other limits."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)
@@ -135,7 +138,7 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
 
 
 def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:
-    """Return part of a step -> share of the busy GPU time of all servers."""
+    """Return part of a step -> that part's share of the busy GPU time of all servers."""
     parts = candidate.parts(run)
     busy = [
         float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)

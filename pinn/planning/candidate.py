@@ -14,7 +14,7 @@ from pinn.simulator.simulate import EarlyStop, simulate
 from pinn.simulator.workloads.workload import Workload
 
 NETWORK = "network"
-#: Function from predicted coefficients to the coefficients of an error scenario.
+#: Function that scales predicted coefficients by the assumed prediction errors of a scenario.
 Rescale = Callable[[LinearLatency], LinearLatency]
 
 
@@ -27,7 +27,7 @@ class Candidate:
             vLLM's defaults.
         latency: Latency model with the coefficients of the replica's deployment.
         engine: Engine settings of the replica's simulation.
-        source: ``network``, or the path of the coefficient file.
+        source: Source of the coefficients: ``network``, or the path of a coefficient file.
     """
 
     configuration: Values
@@ -47,7 +47,7 @@ class Candidate:
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Key shared by candidates that differ only in ``max_num_seqs`` and the token budget."""
+        """Key that is equal for candidates that differ only in limits of the scheduler."""
         return (hardware_label(self.deployment), self.source)
 
     @property
@@ -64,7 +64,7 @@ class Candidate:
 
     @property
     def prompt_latency(self) -> LinearLatency:
-        """Latency model of the servers that compute prompts."""
+        """Latency model of the servers that compute prompts; the replica's own without P/D."""
         return self.latency
 
     def serve(
@@ -75,7 +75,7 @@ class Candidate:
         Args:
             workload: Requests that are sent to all replicas together.
             engine: Settings of the candidate's engine, with the number of replicas and routing.
-            rescale: Function that applies an error scenario to the coefficients.
+            rescale: Function that scales the coefficients by assumed prediction errors.
             early_stop: Criterion that raises ``StoppedEarlyError`` when it is met; None to run to
                 the end.
         """

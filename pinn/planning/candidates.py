@@ -1,4 +1,4 @@
-"""Search for candidates: combinations of a grid with which the engine starts and the load fits."""
+"""Candidates of a plan: combinations of flags with which the engine starts and the load fits."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,17 +35,17 @@ LAYOUT = (
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """Axes from which candidates are combined.
+    """Values of flags and GPUs from which candidates are combined.
 
     Attributes:
-        shared: Keys and values of all candidates, such as the model and given flags.
+        shared: Configuration that all candidates share, such as the model and the user's flags.
         gpus: GPUs to choose from.
         formats: Number formats; None means the checkpoint's own format.
         engine: Engine settings of all simulations.
         most_gpus: Maximum number of GPUs of one replica; None for no limit.
         engines: Engines to choose from.
-        sizes: Tensor-parallel sizes in place of the grid's sizes; None to use the shared size, or
-            the grid's sizes.
+        sizes: Tensor-parallel sizes that the user gave; None stands for the size in ``shared`` or,
+            without one, the sizes in the file of candidates.
         media: Images or audio clips of each request; None if requests have no media.
     """
 
@@ -60,13 +60,13 @@ class SearchSpace:
 
     @property
     def given(self) -> list[dict[str, FlagValue]]:
-        """Flags that the user gave, once for each tensor-parallel size."""
+        """Shared configuration, repeated for each tensor-parallel size in ``sizes``."""
         named = ({} if size is None else {"tensor_parallel_size": size} for size in self.sizes)
         return [{**self.shared, **size} for size in named]
 
     @property
     def bases(self) -> list[dict[str, FlagValue]]:
-        """Configuration keys of candidates, for each GPU, format and tensor-parallel size."""
+        """Configurations, one for each GPU, format and tensor-parallel size, without grid flags."""
         return [
             {**given, "gpu": gpu} | ({"precision": form} if form else {})
             for gpu, form, given in itertools.product(self.gpus, self.formats, self.given)
@@ -109,7 +109,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
 
 
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
-    """Return every sensible combination of the grid's flags; the user's flags keep their values."""
+    """Return every sensible combination of the file's flags; flags of the user are not varied."""
     listed = read_candidates_file(path)
     axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
@@ -118,7 +118,7 @@ def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[di
 
 
 def _in_words_of(engine: str, row: Values) -> dict[str, FlagValue]:
-    """Convert a row of the grid, whose parallel sizes are vLLM's, to another engine's flags.
+    """Convert a configuration with vLLM's parallel sizes to the flags of another engine.
 
     In SGLang and TensorRT-LLM the tensor-parallel size counts all GPUs of a stage, and attention
     replicas are groups of these GPUs (``pinn.engines.recipe_rules``). In TensorRT-LLM the number of
@@ -141,7 +141,10 @@ def _ranks(row: Values, name: str) -> int:
 
 
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
-    """Return whether ranks fit a machine and the GPU limit, and experts can be split over ranks."""
+    """Return whether a configuration's ranks fit one machine and the maximum number of GPUs.
+
+    Expert parallelism also needs more than one rank.
+    """
     tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
     side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * _ranks(row, "pipeline_parallel_size")
@@ -163,12 +166,12 @@ def find_candidates(
     *,
     listed: bool = False,
 ) -> tuple[list[Candidate], list[RejectedCandidate]]:
-    """Return the candidates with which the engine would start, and the rejected ones.
+    """Return the candidates with which the engine would start, and the rejected candidates.
 
     Args:
         rows: Configurations; configurations of the coefficient files are added.
         space: Flags and settings of all candidates.
-        workload: Requests that have to fit, one at a time.
+        workload: Requests, each of which must fit an idle server.
         checkpoint: Checkpoint of the network that predicts coefficients.
         coefficient_files: Files that replace the network for their own deployments.
         listed: Whether the user listed the rows, so that an impossible row is an error.
@@ -206,7 +209,7 @@ def deployments_of(
         rows: Configurations; invalid configurations are skipped unless they are listed.
         engine: Engine settings of the simulation.
         workload: Load whose longest request determines the context length.
-        served: Load that has to fit, one request at a time; ``workload`` by default.
+        served: Load of which each request must fit an idle server; ``workload`` by default.
         listed: Whether the user listed the rows, so that an invalid row is an error.
     """
     longest = int((workload.prompt_tokens + workload.generated_tokens).max())
@@ -236,9 +239,9 @@ def deployments_of(
 
 
 def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
-    """Return the deployment, and the error if the engine refuses it.
+    """Return the deployment of a configuration, and the error if the engine does not support it.
 
-    A refused deployment gets a label, but its times are never predicted.
+    An unsupported deployment is only named in the plan; its times are never predicted.
     """
     try:
         return make_deployment(given), None
@@ -247,7 +250,10 @@ def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
 
 
 def _context(longest: int, most: int) -> int:
-    """Return a context length, in tokens, that suffices for the longest request."""
+    """Return a context length that suffices for the longest request, in tokens, rounded up.
+
+    The result exceeds ``most``, the model's maximum, only if the request itself does.
+    """
     grains = -(-longest // _LENGTH_GRAIN_TOKENS)
     return max(min(grains * _LENGTH_GRAIN_TOKENS, most), longest)
 
@@ -271,7 +277,7 @@ def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) 
 
 
 def _refusal(check: Callable[..., object], *given: object) -> str | None:
-    """Return the error message of a check; None if the check passes."""
+    """Return the error message of a failed check; None if the check passes."""
     try:
         check(*given)
     except PinnError as error:

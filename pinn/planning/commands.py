@@ -21,18 +21,19 @@ from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
-#: Fields of a configuration that are flags of no engine.
+#: Fields of a configuration that are not flags of any engine.
 _ABOUT = frozenset(
     {
         "engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing",
         "router", "router_weights", "router_staleness_s",
     }
 )  # fmt: skip
-#: Format to which vLLM and SGLang convert a 16-bit checkpoint on request -> options. All other
-#: formats need a checkpoint in that format.
+#: Format to which vLLM and SGLang convert a 16-bit checkpoint on request -> options that request
+#: it. All other formats need a checkpoint in that format.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: KV cache format -> vLLM's name, if it differs (``vllm/config/cache.py: CacheDType``).
+#: KV cache format -> vLLM's name of the format, where it differs (``vllm/config/cache.py:
+#: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: Option to transfer the KV cache between workers by NIXL. The proxy tells each server its role
 #: (``docs/features/nixl_connector_usage.md`` of vLLM).
@@ -59,7 +60,7 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Return the options that request a number format; none if the checkpoint must have it."""
+    """Return the options that request a number format; none if the checkpoint must be in it."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 
@@ -75,7 +76,7 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
     name = flag.spelled_for(SGLANG)
     if flag.kind != "bool":
         return [name, exact(value)]
-    # SGLang's boolean flags have no negative form.
+    # SGLang's boolean flags have no negative form, so only one of the two values can be written.
     return [name] if value != _is_reverse(flag, SGLANG) else None
 
 
@@ -83,7 +84,7 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
 def _words_of(engine: str) -> dict[str, str]:
     """Return field -> option in an engine's command, for fields whose declaration lacks the option.
 
-    Fields with an empty option cannot be part of the command: the program to run, facts about the
+    Fields with an empty option are not part of the command: the program to run, facts about the
     server, or the simulator's settings. For vLLM, the words are parts of its compilation config,
     which its parser accepts one by one (``vllm/utils/argparse_utils.py:
     FlexibleArgumentParser.parse_args``). For TensorRT-LLM, they are options of
@@ -170,11 +171,11 @@ def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
 
 
 def vllm_words(given: Values) -> list[str]:
-    """Return flags as words of vLLM's command line.
+    """Return a configuration as words of vLLM's command line.
 
     Args:
         given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``. Fields without a
-            flag in vLLM are omitted, and so are formats to which vLLM cannot convert.
+            flag in vLLM are omitted, and so are number formats to which vLLM cannot convert.
     """
     words = _words_of(VLLM)
     foreign = {flag.name for flag in _FLAGS if VLLM not in (flag.engines or (VLLM,))}
@@ -195,7 +196,7 @@ def vllm_words(given: Values) -> list[str]:
 def simulate_command(
     candidate: Candidate, load: Sequence[str], rate_per_s: float, replicas: int, router: str | None
 ) -> str:
-    """Return ``pinn simulate ...`` for all replicas at a rate, with the router if given.
+    """Return the ``pinn simulate`` command of all replicas at a rate, with the router if given.
 
     Args:
         candidate: Candidate whose replicas are simulated.

@@ -1,4 +1,4 @@
-"""Evaluation on the whole load: numbers of replicas on the same hardware, and their certainty."""
+"""Evaluation of candidates on the whole load: number of replicas, metrics, and their certainty."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ class SizedFleet:
     """Fleet with the minimum number of replicas of a candidate that meets the SLO.
 
     Attributes:
-        place: Index of the candidate among the candidates kept by the screening.
+        place: Index of the candidate among the candidates that the screening kept.
         rate: Maximum request rate of one replica within the SLO.
         size: Number of replicas, and their joint simulations.
     """
@@ -43,11 +43,11 @@ class SizedFleet:
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Candidate of which no fleet can be rented.
+    """Candidate without a fleet that meets the SLO and the limit on GPUs.
 
     Attributes:
         label: Label of the candidate.
-        reason: Reason why no fleet can be rented.
+        reason: Reason why the candidate has no such fleet.
         gpus: Number of GPUs of a fleet that meets the SLO; infinite if no fleet does.
     """
 
@@ -89,8 +89,8 @@ def size_fleet(
         kept: Candidates that differ only in limits of the scheduler, each with its screened maximum
             rate per replica in requests/s.
         problem: Load and SLO.
-        budget: Time after which other candidates are not compared once one has a fleet, and a
-            single bisection determines that fleet's maximum rate.
+        budget: Time budget. When it is used up, the first fleet found is returned without a
+            comparison to other candidates, and its maximum rate is from a single bisection.
     """
     tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
     guesses = [guess for _, guess in kept]
@@ -127,7 +127,7 @@ def size_fleet(
 def _fastest(
     tried: Sequence[Trials], guesses: Sequence[float], budget: TimeBudget
 ) -> tuple[int, HighestRate]:
-    """Return the index and maximum rate of the fastest replica; the first if none has a rate."""
+    """Return the index and maximum rate of the fastest candidate; index 0 if no rate passes."""
     best, rate = 0, HighestRate(0.0, None)
     for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
         if rate.per_s > 0 and budget.is_over:
@@ -145,9 +145,10 @@ def _highest(trials: Trials, guess: float) -> HighestRate:
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
-    """Return a confirmed maximum request rate, or the most consistent pass/fail threshold.
+    """Return a replica's maximum rate if it is confirmed, else the best pass/fail threshold.
 
-    A rate is confirmed if all tried rates below it pass and all tried rates above it fail.
+    A rate is confirmed if all tried rates below it pass and all tried rates above it fail. The best
+    threshold is the one that is most consistent with a grid of rates.
     """
     if rate_search.is_clear(trials.excess, rate.per_s, rate.fails_per_s):
         return rate
@@ -194,11 +195,11 @@ def _no_fewer(label: str, best: SizedFleet, problem: PlanningProblem) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a plan.
+    """Row of a plan, with the effort that it took.
 
     Attributes:
         choice: Configuration and fleet with their metrics.
-        simulations: Number of simulations.
+        simulations: Number of simulations that computed the row.
     """
 
     choice: Choice
@@ -216,14 +217,14 @@ def examine(
     problem: PlanningProblem,
     budget: TimeBudget = UNLIMITED,
 ) -> Row:
-    """Return the plan's row of a fleet, with all metrics of the fleet.
+    """Return the row of a plan for a fleet, with all its metrics.
 
     Args:
-        candidate: Candidate that is replicated.
-        sized: Fleet of its replicas.
+        candidate: Candidate of which the fleet has replicas.
+        sized: Fleet of the candidate's replicas.
         problem: Load and SLO.
-        budget: Time budget; when it is used up, certainty is not estimated any further and the row
-            is partial.
+        budget: Time budget. When it is used up, the remaining estimates of certainty (intervals,
+            probability, other seeds) are skipped and the row is partial.
     """
     rate, size = sized.rate, sized.size
     trials = Trials(candidate, problem.replica_load(), problem.slo)
@@ -282,21 +283,24 @@ def examine(
 def _per_million(
     cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
 ) -> float | None:
-    """Return all GPUs' cost per million tokens at a request rate; None without a cost or a rate."""
+    """Return the cost of all GPUs per million tokens, at a request rate; None without a cost.
+
+    The result is None, too, at a rate of 0.
+    """
     per_hour = 3600 * rate_per_s * float(tokens.mean())
     return None if cost_per_hour is None or per_hour == 0 else 1e6 * cost_per_hour / per_hour
 
 
 @dataclass(frozen=True)
 class _Certainty:
-    """Certainty of a row: intervals, seeds, and the probability of meeting the SLO.
+    """Certainty of a plan's row: intervals, seeds, and the probability of meeting the SLO.
 
     Attributes:
-        together: Maximum rate of all replicas together, with its interval.
+        together: Maximum rate of all replicas together, with its prediction interval.
         seeds_per_s: Maximum rates of one replica with several seeds of the load, in requests/s.
         chance: Probability of meeting the SLO.
-        safe: Whether the SLO is met with all times at the upper end of their intervals.
-        is_unknown: Whether time ran out before all these fields were estimated.
+        safe: Whether the SLO is met even with all times at the upper end of their intervals.
+        is_unknown: Whether time ran out before all other fields were estimated.
     """
 
     together: HighestRate
@@ -334,8 +338,8 @@ def _certainty(
         servers = (latency.deployment for _, latency in trials.candidate.parts(run))
         interval = fleet.prediction_interval(problem.checkpoint, *servers)
     chance, safe, holds = None, None, False
-    # Without a rate or an interval, or if the load ends before servers are full, the probability
-    # of meeting the SLO is not estimated.
+    # The probability of meeting the SLO needs a requested rate and an interval. If the load ends
+    # before servers are full, it is not estimated either, as a lasting load would lower it.
     if interval is not None and problem.rate_per_s is not None and not sized.size.is_burst:
         chance, holds = fleet.chance_to_hold(sized.size, trials, interval, problem)
     if budget.is_over:
@@ -360,7 +364,10 @@ def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
 
 
 def _fails_first(beyond: Point) -> str:
-    """Return the limit that a run above the maximum rate exceeds most; infinite excess first."""
+    """Return the limit of the SLO that a run above the maximum rate exceeds most, as text.
+
+    A limit whose excess is unknown counts as exceeded most.
+    """
     worst = max(
         beyond.limits,
         key=lambda each: math.inf if each.excess is None else each.excess,

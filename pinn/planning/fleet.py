@@ -1,4 +1,4 @@
-"""Size of a fleet: number of replicas for a requested rate, their joint maximum rate, certainty."""
+"""Fleets of replicas: their number for a requested rate, joint maximum rate, and certainty."""
 
 import math
 from collections.abc import Sequence
@@ -20,23 +20,25 @@ from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
 #: Upper bound of a fleet's rate per replica, relative to the maximum rate of a single replica. A
-#: load balancer sends each replica a more even load than random thinning does.
+#: replica in a fleet can sustain a higher rate, because a load balancer sends it a more even load
+#: than the random subset of requests with which a single replica is simulated.
 BALANCED_GAIN = 2.0
-#: Replicas to try beyond the estimate from one replica before giving up, as a number and as a share
-#: of the estimate. The larger of both applies.
+#: Replicas to try beyond the number estimated from one replica before the search gives up: a number
+#: of replicas, and a share of the estimate. The larger of the two applies.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
-#: Relative width and initial stride of the bisections for the interval of a maximum rate.
+#: Relative distance between passing and failing rate at which a bisection for a fleet's maximum
+#: rate ends, and ratio between its first rates.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 
 @dataclass(frozen=True)
 class PredictionInterval:
-    """Interval of a prediction, and the distribution of its errors.
+    """Interval of predicted times, and the distribution of prediction errors.
 
     Attributes:
-        bad: Error scenario with all predicted times at the upper end of their intervals.
+        bad: Prediction errors that put all times at the upper end of their intervals.
         level: Nominal coverage of the interval, such as 0.9.
-        law: Distribution of errors, in half-widths of the interval.
+        law: Distribution of prediction errors, in half-widths of the interval.
     """
 
     bad: ErrorScenario
@@ -44,7 +46,7 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return the scenario of an error of ``half_widths``; 1 is the upper end of all times."""
+        """Return a prediction error of ``half_widths``; at 1, times are at their upper ends."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
@@ -53,7 +55,7 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
 
     Args:
         checkpoint: Checkpoint of the prediction.
-        deployments: Predicted deployments; with several, the largest error of any applies to all.
+        deployments: Predicted deployments; with several, the widest interval of any applies to all.
     """
     try:
         calibration = read_calibration(checkpoint)
@@ -75,8 +77,8 @@ class FleetSize:
 
     Attributes:
         replicas: Number of replicas.
-        fleets: Runs of these replicas at the requested rate, behind the router; empty without a
-            rate.
+        fleets: Run of these replicas at the requested rate, behind the router; empty without a
+            requested rate.
     """
 
     replicas: int
@@ -84,7 +86,7 @@ class FleetSize:
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load ends before a server is as full as under a lasting load."""
+        """Whether the load ends before servers are as full as under a lasting load."""
         return any(fleet.point.is_burst for fleet in self.fleets)
 
 
@@ -93,11 +95,11 @@ def fewest_replicas(
 ) -> FleetSize | None:
     """Return the minimum number of replicas that sustain the requested rate, by bisection.
 
-    The rate includes the headroom. The first guess follows from the maximum rate of one replica. If
-    a few more replicas than guessed miss the SLO too, None is returned. A run that ends before
-    servers are full does not show that fewer replicas suffice. Without headroom, the fleet must
-    also meet the SLO with other seeds of the load. With headroom, the fleet's maximum rate is not
-    below the rate with headroom.
+    The rate includes the headroom. The first guess of the number follows from ``rate_per_s``, the
+    maximum rate of one replica. None is returned if a few replicas more than guessed miss the SLO,
+    too. A run that ends before servers are full does not prove that fewer replicas suffice. Without
+    headroom, the fleet must also meet the SLO with other seeds of the load. With headroom, its
+    maximum rate must be at least the rate with headroom.
     """
     asked, least = problem.sized_rate_per_s, problem.least_replicas
     if asked is None:
@@ -155,8 +157,8 @@ def _with_rate(
 def _with_other_seeds(found: FleetSize, trials: Trials, problem: PlanningProblem) -> FleetSize:
     """Add replicas to a fleet until it meets the SLO with every seed of the load.
 
-    A fleet at the edge meets a limit with one seed and misses it with the next. If a few more
-    replicas do not help, the fleet is returned unchanged.
+    A fleet that barely meets a limit with one seed may miss it with another. If a few more replicas
+    do not help, the fleet is returned unchanged.
     """
     size = found
     while size.replicas <= _most_replicas(found.replicas):
@@ -170,9 +172,9 @@ def _with_other_seeds(found: FleetSize, trials: Trials, problem: PlanningProblem
 
 
 def may_do_with_fewer(replicas: int, trials: Trials, problem: PlanningProblem) -> bool:
-    """Return whether fewer replicas of another candidate may sustain the requested rate.
+    """Return whether fewer than ``replicas`` replicas of a candidate sustain the requested rate.
 
-    This is the case if ``replicas`` - 1 of these replicas sustain the rate.
+    Only ``replicas`` - 1 replicas are simulated.
     """
     if problem.rate_per_s is None or replicas <= problem.least_replicas:
         return False
@@ -218,7 +220,8 @@ def _highest_of_all(
 ) -> HighestRate:
     """Return the fleet's maximum rate by bisection.
 
-    The requested rate is tried if it is between a passing and a failing rate.
+    If the requested rate lies between the highest passing and the lowest failing rate, it is tried
+    as well.
     """
     router = router_of(trials.candidate, size.replicas)
     excess = partial(trials.excess, replicas=size.replicas, router=router)
@@ -231,16 +234,16 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether it is met at the interval's upper end.
+    """Return the probability of meeting the SLO, and whether it is met at the times' upper ends.
 
-    The probability is the share of equally likely prediction errors at which the SLO is met. The
-    share is found by bisection over the sorted errors.
+    The probability is the share of equally likely prediction errors with which the SLO is met. The
+    share is found by bisection over the sorted errors. Upper ends are those of the intervals.
     """
     router = router_of(trials.candidate, size.replicas)
 
     @cache
     def holds(error: float) -> bool:
-        if error <= 0:  # the fleet meets the SLO as predicted
+        if error <= 0:  # times as predicted or shorter, with which the fleet meets the SLO
             return True
         other = replace(trials, scenario=interval.at(error))
         return other.fleet_excess(problem.workload, size.replicas, router) <= 1
@@ -249,7 +252,10 @@ def chance_to_hold(
 
 
 def router_of(candidate: Candidate, replicas: int) -> str:
-    """Return the routing rule of a plan; for a single replica the rule of its own load balancer."""
+    """Return the rule by which requests are routed to the replicas.
+
+    For a single replica, it is the rule of the engine's own load balancer over data-parallel ranks.
+    """
     engine = candidate.engine
     if replicas > 1:
         return engine.router or LEAST_REQUESTS
@@ -257,10 +263,10 @@ def router_of(candidate: Candidate, replicas: int) -> str:
 
 
 def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:
-    """Return the fleet behind a random router, such as a Kubernetes Service.
+    """Return the fleet's metrics behind a random router, such as a Kubernetes Service, as a list.
 
-    The plan shows this fleet for comparison. The list is empty without a rate, for a single
-    replica, if the plan's router is random, and if replicas cannot keep up at all.
+    The plan shows them for comparison. The list is empty without a rate, for a single replica, if
+    the plan's own router is random, and if the replicas are too many to simulate.
     """
     asked = problem.rate_per_s
     if asked is None or size.replicas == 1 or not size.fleets or size.fleets[-1].routing == RANDOM:
@@ -282,7 +288,10 @@ def with_headroom(size: FleetSize, trials: Trials, problem: PlanningProblem) -> 
 
 
 def _holding_fleets(trials: Trials, problem: PlanningProblem, n: int) -> list[Fleet]:
-    """Return the fleet at the requested rate; empty if it misses a limit with the headroom."""
+    """Return metrics of ``n`` replicas at the requested rate, as a list of one fleet.
+
+    The list is empty if they miss the SLO at this rate, or at this rate with headroom.
+    """
     asked, router = problem.rate_per_s, router_of(trials.candidate, n)
     run = trials.fleet(problem.sized_for, n, router)
     if run is None or trials.excess_of(run) > 1:

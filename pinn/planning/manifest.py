@@ -1,4 +1,4 @@
-"""Recommended row of a plan as Kubernetes objects, with the volume that keeps the model's files.
+"""Kubernetes objects that start the recommended row of a plan, and a volume for model files.
 
 A replica within one machine is a pod of a ``Deployment``. A replica across machines is a group of a
 ``LeaderWorkerSet`` (sigs.k8s.io/lws), which gives its pods ``LWS_LEADER_ADDRESS`` and
@@ -23,7 +23,7 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 _Object = dict[str, object]
 
-#: Engine -> container image of one of the engine's releases.
+#: Engine -> name of its container image; ``{}`` stands for the release.
 _IMAGES = {
     VLLM: "vllm/vllm-openai:v{}",
     SGLANG: "lmsysorg/sglang:v{}",
@@ -36,20 +36,20 @@ _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
 #: vllm/entrypoints/serve/instrumentator/health.py``, ``sglang 0.5.23
 #: sglang/srt/entrypoints/http_server.py``.
 _HEALTH = "/health"
-#: Port of the first machine of a group, to which the other machines connect.
+#: Port of the first machine of a multi-machine server, to which the other machines connect.
 _RENDEZVOUS_PORT = 20000
-#: Seconds between probes, and allowed failures of each probe. Loading weights and capturing graphs
-#: may take half an hour.
+#: Seconds between health probes, and number of failures that the startup, readiness and liveness
+#: probe allow. Startup may take half an hour, for loading weights and capturing graphs.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
-#: Size of the volume of the model's files, relative to its weights: Hugging Face's cache may keep
-#: files of other formats too.
+#: Size of the volume for a model's files, relative to the size of the weights: Hugging Face's cache
+#: may also keep files in other formats.
 _FILES_SHARE = 1.5
 
 
 @dataclass(frozen=True)
 class _Server:
-    """Servers with one command, such as all prefill workers.
+    """Servers that are started by the same command, such as all prefill workers.
 
     Attributes:
         name: Name of the Kubernetes objects.
@@ -177,7 +177,7 @@ def _objects(server: _Server) -> list[_Object]:
         deployment = _described("apps/v1", "Deployment", server.name, {
             "replicas": server.count,
             "selector": {"matchLabels": labels},
-            # A new pod starts on the GPUs of an old pod, since there may be no spare GPUs.
+            # There may be no spare GPUs, so an old pod must end before its successor starts.
             "strategy": {"type": "RollingUpdate",
                          "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "template": _pod(server, server.command, labels),
@@ -199,7 +199,7 @@ def _objects(server: _Server) -> list[_Object]:
 
 
 def _budgets(server: _Server, labels: _Object) -> list[_Object]:
-    """Return the limit of one evicted pod at a time; an empty list for a single server."""
+    """Return a pod disruption budget of one evicted pod at a time; [] for a single server."""
     if server.count == 1:
         return []
     spec: _Object = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
@@ -217,7 +217,7 @@ def _files(servers: Sequence[_Server], choice: Choice) -> _Object:
 
 
 def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
-    """Return the command of one machine of a group; Kubernetes replaces ``$(...)``.
+    """Return the command of one machine of a multi-machine server; Kubernetes fills in ``$(...)``.
 
     vLLM's workers run without an API server (``vllm/entrypoints/cli/serve.py: run_headless``).
     """
@@ -235,13 +235,13 @@ def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
 
 
 def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool = True) -> _Object:
-    """Return the template of a server's pod, with health probes and requested resources.
+    """Return the template of a pod: one machine of a server, with health probes and resources.
 
     Args:
-        server: Server to which the pod's machine belongs.
+        server: Server to which the machine belongs.
         command: Words of the command that the pod runs.
         labels: Labels of the pod.
-        serves: Whether the pod answers requests.
+        serves: Whether the pod answers HTTP requests, so that it can be probed.
     """
     per_pod = server.gpus // server.machines
     probe: _Object = {"httpGet": {"path": _HEALTH, "port": "http"}, "periodSeconds": _PROBE_S,
@@ -251,7 +251,7 @@ def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool =
         "image": server.image,
         "command": command,
         "env": _environment(server),
-        # One CPU per process: one process per GPU, the engine core and the API server.
+        # One CPU for each process: a worker per GPU, the engine core and the API server.
         "resources": {
             "requests": {"cpu": str(per_pod + 2)},
             "limits": {"nvidia.com/gpu": str(per_pod)},
@@ -290,7 +290,7 @@ def _environment(server: _Server) -> list[_Object]:
     secret = {"name": "hf-token", "key": "token", "optional": True}
     listed: list[_Object] = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}]
     if "--kv-transfer-config" in server.command:
-        # Servers of the other role connect to the pod's address.
+        # Prefill and decode servers connect to each other by the addresses of their pods.
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
         listed.append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address})
     return listed

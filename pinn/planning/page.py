@@ -23,33 +23,34 @@ from pinn.simulator.slo import parse_slo, written_s
 #: Maximum number of a plan's rows that are plotted, best first.
 SHOWN = 4
 
-#: Colour and marker of each GPU in order, from the palette of Okabe and Ito (2008), with dark and
-#: light colours in turn.
+#: Colours and markers, assigned to GPUs in this order. Colours are from the palette of Okabe and
+#: Ito (2008); dark and light ones alternate.
 _LOOKS = (
     ("#0072b2", "o"), ("#e69f00", "s"), ("#004d40", "^"), ("#cc79a7", "D"), ("#56b4e9", "v"),
     ("#7a3b00", "P"), ("#9a9a9a", "X"),
 )  # fmt: skip
 
-#: Statistic of a latency -> colour, marker and dashes of its line.
+#: Latency percentile -> colour, marker and dashes of its line.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
 #: Colour, marker and dashes of a statistic that occurs only in a limit of the SLO.
 _ASKED = ("#a3480f", "D", "-.")
 
-#: Colour and hatch of each part of a step, in order; neighbours differ in lightness.
+#: Colours and hatches, assigned to the parts of a step in this order; neighbouring parts differ in
+#: lightness.
 _FILLS = (
     ("#12436d", ""), ("#8fc1e3", ""), ("#28a197", "//"), ("#f4d58d", ""), ("#a3480f", ""),
     ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
 )  # fmt: skip
 
-#: Offsets in points of rank labels from their rings, from left to right, so that neighbouring
-#: labels do not overlap.
+#: Offsets (x, y), in points, of the labels of the rings; used in turn from left to right, so that
+#: neighbouring labels do not overlap.
 _BESIDE = ((-17, 7), (9, -15), (-4, 11), (9, 7))
 
 _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
 
 
 def frontier_figure(plan: Plan) -> Figure:
-    """Plot throughput per GPU against the token rate that a user sees."""
+    """Plot output tokens/s per GPU against the tokens/s that one user sees (1 / mean TPOT)."""
     figure, axes = new_figure(4.6)
     ax = axes[0, 0]
     gpus = list(dict.fromkeys([*plan.ask.gpus, *(p.gpu for p in plan.frontier)]))
@@ -78,7 +79,7 @@ def frontier_figure(plan: Plan) -> Figure:
 
 
 def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
-    """Draw a ring around the point of a plan's row, with the row's rank as label."""
+    """Draw a ring around the point of one row of a plan, labelled with the row's rank."""
     if point.user_tokens_per_s is None:
         return
     at = (point.user_tokens_per_s, point.output_tokens_per_gpu_s)
@@ -88,7 +89,7 @@ def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
 
 
 def percentile_figure(plan: Plan) -> Figure:
-    """Plot percentiles of the metrics that the SLO limits against the rate of one replica."""
+    """Plot, for each metric in the SLO, percentiles over the request rate of one replica."""
     choices = plan.choices[:SHOWN]
     limits = parse_slo(plan.ask.slo).each if plan.ask.slo else []
     metrics = list(dict.fromkeys(metric for metric, _, _ in limits)) or ["ttft", "tpot"]
@@ -135,7 +136,7 @@ def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
 
 
 def step_time_figure(plan: Plan) -> Figure:
-    """Plot the shares of the engine's time by part of a step, one bar per row."""
+    """Plot the share of each part of a step in the engine's time, one bar per row of the plan."""
     choices = plan.choices[:SHOWN]
     fills = dict(zip(shown_parts(choices), cycle(_FILLS), strict=False))
     figure, axes = new_figure(1.3 + 0.55 * len(choices))
@@ -166,7 +167,7 @@ def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]
 
 
 def shown_parts(choices: Sequence[Choice]) -> list[str]:
-    """Return the parts of a step whose share of time is above zero in any row, in order."""
+    """Return the parts of a step whose share of time is above 0 in at least one row of the plan."""
     names = dict.fromkeys(name for choice in choices for name in choice.step_time)
     return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
 

@@ -49,13 +49,13 @@ class PlanRequest:
         seed: Seed of random arrival times and lengths. [default: the file's, else 0]
     """
 
-    #: Flags for which several values are tried, with their defaults.
+    #: Flags that accept several values, which the plan tries, -> text for their default.
     SEVERAL: ClassVar = {
         "engine": "vllm",
         "quantization": "the checkpoint's",
         "tensor_parallel_size": "those of --candidates",
     }
-    #: Flag that a plan ignores or interprets differently -> changed arguments of its declaration.
+    #: Flag that has another meaning or no meaning in a plan -> changes of its declaration.
     RESTATED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "replicas": {"help": "Minimum number of replicas of every row, such as 2 to survive the "
                      "loss of one."},
@@ -91,7 +91,7 @@ SCHEMA = "pinn plan 1"
 #: Names of the statistics that are reported for each metric.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
-#: Minimum duration of a load, in mean E2E latencies, that fills a server.
+#: Minimum duration of a load that fills a server, as a multiple of its mean E2E latency.
 LEAST_ANSWERS = 10
 
 #: Reasons for an early end of a search.
@@ -118,7 +118,7 @@ _LESS = {
     RANDOM: "some replicas get more than their share by chance",
 }
 
-#: Sentence on the uncertainty of disaggregated P/D, in addition to the interval.
+#: Clause on what the probability of meeting the SLO with disaggregated P/D does not account for.
 POOLS_UNSURE = (
     "the probability accounts for the prediction error of each kind of worker; "
     "the error of both together was never measured"
@@ -169,7 +169,7 @@ class PlanSummary:
 
     @property
     def sized_rate_per_s(self) -> float | None:
-        """Return the rate that every fleet has to serve: the requested rate with the headroom."""
+        """Return the rate that every fleet must sustain: the requested rate plus the headroom."""
         return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
 
 
@@ -185,7 +185,7 @@ class Point:
             such limits, share of the requests that were served.
         latency_s: Metric -> statistic -> seconds; None if nothing was served.
         output_tokens_per_s: Output tokens per second.
-        output_tokens_per_gpu_s: Output tokens per second and GPU.
+        output_tokens_per_gpu_s: Output tokens per second per GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without TPOT.
         limits: Value of each requested limit, and whether the limit is met.
     """
@@ -212,7 +212,7 @@ class Point:
 
     @property
     def burst_warning(self) -> str:
-        """Warning about a load that is a burst at this rate; empty for other loads."""
+        """Warning if the load is a burst, which ends before servers are full; else empty."""
         if not self.is_burst:
             return ""
         return (
@@ -229,8 +229,8 @@ class HighestRate:
 
     Attributes:
         per_s: Maximum simulated rate that meets the SLO; 0 if no rate does.
-        fails_per_s: Minimum higher rate that misses the SLO. With ``per_s`` it gives the width of
-            the bisection. None if no failing rate was found.
+        fails_per_s: Lowest simulated rate above ``per_s`` that misses the SLO; the true maximum
+            lies between the two. None if no failing rate was found.
         seeds_per_s: Maximum rates with several seeds of the load, including the first seed.
         interval_per_s: Maximum rates with all times at the upper and at the lower end of their
             intervals; None without intervals.
@@ -280,7 +280,8 @@ class Choice:
         cost_per_hour: Price of all GPUs; None without prices.
         cost_per_million_prompt_tokens: Cost of all GPUs / million prompt tokens, at the requested
             rate or else at the maximum rate; None without a price.
-        cost_per_million_output_tokens: Cost of all GPUs / million output tokens, at the same rate.
+        cost_per_million_output_tokens: Cost of all GPUs / million output tokens, at the rate of
+            ``cost_per_million_prompt_tokens``; None without a price.
         limited_by: Bottleneck above the maximum rate, such as ``KV memory`` or ``decode
             bandwidth``.
         chance: Probability of meeting the SLO at the requested rate, given the prediction's
@@ -288,8 +289,8 @@ class Choice:
         safe: Whether the fleet meets the SLO also with all times at the upper end of their
             interval.
         ladder: Metrics of one replica under the whole load at rising rates.
-        step_time: Part of a step -> share of the engine's time at ``at_rate``; they sum to 1. The
-            parts are those of a step's breakdown (``pinn.training.breakdown.PARTS``).
+        step_time: Part of a step -> share of the engine's time in the run ``at_rate``; the shares
+            add up to 1. The parts are listed in ``pinn.training.breakdown.PARTS``.
         fleets: Replicas simulated together at the requested rate: for comparison behind a random
             router, and last behind the plan's router.
         serve_command: Command that starts one replica.
@@ -357,7 +358,8 @@ class Choice:
     def beside_one_by_one(self) -> str:
         """Sentence that compares the fleet's rate with the sum of its replicas' rates.
 
-        The text is empty for one replica, and if the fleet's rate was not searched in time.
+        The text is empty for one replica, and if time ran out before the fleet's maximum rate was
+        determined.
         """
         if not self.router or self.is_lower_bound:
             return ""
@@ -381,7 +383,7 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Metrics that clients see: of all replicas at the requested rate; or of one replica."""
+        """Metrics that clients see, of all replicas; without a requested rate, of one replica."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
@@ -416,8 +418,8 @@ class FrontierPoint:
         gpu: Name of the GPU.
         gpus_per_replica: Number of GPUs per replica.
         rate_per_s: Rate of one replica in requests/s.
-        output_tokens_per_gpu_s: Output tokens per second and GPU.
-        user_tokens_per_s: Tokens per second that a user sees.
+        output_tokens_per_gpu_s: Output tokens per second per GPU.
+        user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT.
         best: Whether no other point has both a higher throughput and a higher token rate.
     """
 
@@ -454,7 +456,7 @@ class Plan:
         choices: Rows of the plan, best first.
         by_gpu: Every requested GPU with its best row, in the order of the rows.
         left_out: Candidates that are not in the plan.
-        frontier: Points of all simulated candidates, sorted by falling token rate of a user.
+        frontier: Points of all simulated candidates, sorted by falling ``user_tokens_per_s``.
         candidates: Number of candidates.
         simulations: Number of simulations, including cached ones.
         seconds: Wall-clock time of the search in seconds.

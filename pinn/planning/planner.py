@@ -49,7 +49,7 @@ def plan_load(
         flags: Flags of engine and load.
         prices: Name of a GPU -> price; empty to rank by the number of GPUs.
         workers: Processes that run simulations.
-        clock: Clock of the time budget; all processes share it.
+        clock: Function that returns the time for the time budget; the same in all processes.
 
     Raises:
         PinnError: If the request is incomplete, or no candidate fits or meets the SLO; the message
@@ -66,7 +66,8 @@ def plan_load(
     rate, slo = request.rate, parse_slo(request.slo)
     load, draws = draw_load(load, rate)
     slo.check(draws[0].output_tokens)
-    # Replicas are sized here; a candidate is one replica.
+    # A candidate is one replica, and the plan determines the number of replicas. The flag is
+    # therefore only a minimum.
     least = cast(int, flags.get("replicas", 1))
     flags = {name: value for name, value in flags.items() if name != "replicas"}
     check_sizes(request, least)
@@ -122,7 +123,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
     Args:
         request: Request for the plan.
         space: Flags and settings of all candidates.
-        has_engine: Whether engines were given, which then also apply to listed configurations.
+        has_engine: Whether the user gave engines; they then apply to listed configurations, too.
     """
     if request.configs is not None:
         if request.disaggregate:
@@ -144,13 +145,16 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
 def _fits_nowhere(
     misfits: Sequence[RejectedCandidate], space: SearchSpace, problem: PlanningProblem
 ) -> str:
-    """Return an error message on the misfit with the most GPUs and the smallest fitting replica."""
+    """Return an error message: why no candidate fits, and the smallest replica that would fit.
+
+    The reason is that of the last misfit (candidate that does not fit), which has the most GPUs.
+    """
     if misfits:
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
     else:
         most = "" if space.most_gpus is None else f" within --max-gpus {space.most_gpus}"
         last = f"the engine starts with none of the candidates on {', '.join(space.gpus)}{most}"
     fit = nearest_fit(space, problem.workload)
-    # A misfit that more GPUs would not remove has its own remedy.
+    # The reason of a misfit has advice of its own.
     advice = "" if misfits else "; give other GPUs, or other combinations with --candidates"
     return f"no candidate: {last}" + (f"; these would fit: {fit}" if fit else advice)

@@ -30,7 +30,7 @@ from pinn.specs.serving import VLLM
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedRun(Run):
-    """Run of the decode workers, with requests as clients see them.
+    """Run of two pools: steps of the decode workers, and requests as clients see them.
 
     Attributes:
         prefill: Run of the prefill workers.
@@ -49,7 +49,7 @@ class PoolsCandidate(Candidate):
         prefill: Candidate that describes a prefill worker.
         prefill_servers: Number of prefill workers of a replica.
         decode_servers: Number of decode workers of a replica.
-        own: Names of flags that were given for only one of the pools.
+        own: Names of flags that the pools' texts set, unlike flags that all servers share.
     """
 
     prefill: Candidate
@@ -102,7 +102,7 @@ class PoolsCandidate(Candidate):
         self, workload: Workload, engine: EngineSpec, rescale: Rescale, early_stop: EarlyStop | None
     ) -> Run:
         """Simulate the two pools of ``engine.replicas`` replicas."""
-        del early_stop  # runs of two pools cannot be stopped early
+        del early_stop  # a simulation of two pools cannot be stopped early
         sizes = self.pool_sizes(engine.replicas)
         prefill, decode = (
             Pool(one.deployment, rescale(one.latency), replace(engine, replicas=servers))
@@ -127,7 +127,7 @@ def find_pools(
 
     Args:
         space: Engine, GPUs and flags of all pairs.
-        workload: Requests that have to fit, one at a time.
+        workload: Requests, each of which must fit an idle server.
         checkpoint: Checkpoint of the network that predicts coefficients.
         path: File like ``conf/plan/candidates.yaml``; None for that file.
 
@@ -164,7 +164,7 @@ def find_pools(
                 decode_servers=decodes_n,
                 own=tuple({**own, **own_too}),
             )
-            # A multiple of a smaller pair equals several replicas of that pair.
+            # Skip multiples of a smaller pair of pools: they equal several replicas of that pair.
             is_new = gcd(prefills_n, decodes_n) == 1
             if is_new and (space.most_gpus is None or pair.gpus <= space.most_gpus):
                 found.append(pair)
@@ -180,7 +180,10 @@ def _servers(
     space: SearchSpace,
     checkpoint: Path,
 ) -> tuple[list[tuple[int, Values, Candidate]], list[RejectedCandidate]]:
-    """Return (number of servers, own flags, server) of pools that start; and the rejected pools."""
+    """Return the listed pools of one role with which the engine would start, and rejected pools.
+
+    A pool is (number of servers, flags in its text, candidate that describes one server).
+    """
     fitting: dict[Deployment, Values] = {}
     pools: list[tuple[int, Values, Deployment]] = []
     rejected = []

@@ -38,7 +38,7 @@ class Price:
 
     @property
     def origin(self) -> str:
-        """Formula of the price per hour from the purchase; empty for a rented GPU."""
+        """Formula of the price per hour from the purchase price; empty for a rented GPU."""
         if self.purchase is None or self.years is None:
             return ""
         return (
@@ -48,7 +48,7 @@ class Price:
 
 
 class _Entry(Strict):
-    """Entry of a file of prices: a price per hour, or a purchase."""
+    """Entry of a file of prices: a price per hour, or a purchase price and a number of years."""
 
     per_hour: Number | None = None
     purchase_price: Number | None = None
@@ -56,7 +56,7 @@ class _Entry(Strict):
 
 
 def bought(purchase: float, years: float) -> Price:
-    """Return the price of a GPU that is written off evenly over years, used or not."""
+    """Return the price of a purchased GPU, spread evenly over all hours of ``years`` years."""
     return Price(purchase / (years * HOURS_PER_YEAR), purchase, years)
 
 
@@ -65,7 +65,7 @@ def read_prices(
     purchased: str | Mapping[str, float] = "",
     years: float | None = None,
 ) -> dict[str, Price]:
-    """Return full name of a GPU -> its price per hour.
+    """Return full name of a GPU -> its price.
 
     Args:
         rented: Prices per GPU and hour, as a mapping or a text such as ``H100=2.5 H200=3.2``; or
@@ -100,7 +100,7 @@ def _file(given: str | Path | Mapping[str, float]) -> Path | None:
 
 
 def _pairs(option: str, given: str | Path | Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return (name, positive number) pairs of a mapping, or of a text of pairs."""
+    """Return the (GPU, positive price) pairs of a mapping, or of a text such as ``H100=2.5``."""
     listed: list[tuple[str, object]]
     if isinstance(given, Mapping):
         listed = list(given.items())

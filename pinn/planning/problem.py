@@ -20,21 +20,22 @@ from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, t
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.encoder_time import media_notice
 
-#: Minimum number of requests of a simulation, since fewer give inaccurate percentiles. A server
-#: with a smaller share of the load gets this number, at its own rate; a shorter load is repeated.
+#: Minimum number of requests of a simulation, since fewer give inaccurate percentiles. If a
+#: replica's share of the load is smaller, it gets this many requests at the rate of its share; a
+#: load with fewer requests is repeated.
 LEAST_REQUESTS = 2000
-#: Maximum number of requests of a repeated load. A load is also repeated at rates above the
-#: requested rate, to keep its duration. A larger load is not repeated.
+#: Maximum number of requests up to which a load is repeated. Besides short loads, loads are
+#: repeated at rates above the requested rate, to keep their duration.
 MOST_REPEATED = 10_000
-#: Duration in seconds of a load from flags that set no end.
+#: Duration, in seconds, of a load whose flags set neither duration nor number of requests.
 _DURATION_S = 600.0
-#: Number of seeds of the load for which maximum rates are compared.
+#: Number of seeds with which the load is generated, to compare the resulting maximum rates.
 _DRAWS = 5
 
 
 @dataclass(frozen=True)
 class ReplicaLoad:
-    """Load for one replica at any rate, with common random numbers.
+    """Load of one replica at any rate, with common random numbers at all rates.
 
     For a lower rate, requests are removed in a fixed random order, one conversation after another.
     A load at a lower rate therefore has a subset of the requests at a higher rate, at the same
@@ -56,7 +57,7 @@ class ReplicaLoad:
     most: int
 
     def at(self, rate_per_s: float) -> Workload:
-        """Return the requests of one server at a mean rate, over the duration of the load."""
+        """Return the requests that one replica gets at a mean rate, in requests/s."""
         count = round(len(self.workload) * rate_per_s / self.rate_per_s)
         count = min(max(count, self.least), self.most)
         if count > len(self.workload):
@@ -67,13 +68,14 @@ class ReplicaLoad:
 def replica_load(
     workload: Workload, seed: int, most: int | None = None, *, keep_all: bool = False
 ) -> ReplicaLoad:
-    """Return the load of one server.
+    """Return the load of one replica, from which loads at lower rates are derived.
 
     Args:
-        workload: Whole load, at the requested rate or at its own rate.
+        workload: Whole load, at the requested rate or, without one, at the file's rate.
         seed: Seed of the order in which requests are removed.
         most: Maximum number of requests to send, for screening; None for no limit.
-        keep_all: Whether to keep all requests at lower rates, as far as ``most`` allows.
+        keep_all: Whether lower rates keep all requests, up to ``most``, and only spread them over
+            more time.
     """
     count = len(workload)
     order = _order_kept(workload, np.random.default_rng(seed))
@@ -121,23 +123,23 @@ class PlanningProblem:
 
     @property
     def sized_rate_per_s(self) -> float | None:
-        """Return the rate that a fleet has to serve: the requested rate with the headroom."""
+        """Return the rate that a fleet must sustain: the requested rate plus the headroom."""
         return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
 
     @cached_property
     def sized_for(self) -> Workload:
-        """Load that a fleet has to serve: the requested load increased by the headroom."""
+        """Load that a fleet must sustain: the requested load at the rate plus the headroom."""
         if not self.headroom or self.sized_rate_per_s is None:
             return self.workload
         return self.load.draw(self.sized_rate_per_s)
 
     @property
     def workload(self) -> Workload:
-        """Load of the first seed."""
+        """Load at the requested rate that is generated with the user's seed."""
         return self.draws[0]
 
     def replica_load(self, seed: int = 0, most: int | None = None) -> ReplicaLoad:
-        """Return the load of one replica, for one seed of the load."""
+        """Return the load of one replica; ``seed`` is an index of ``draws``."""
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
@@ -145,7 +147,7 @@ class PlanningProblem:
         return self.prices[gpu].per_hour * gpus if gpu in self.prices else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:
-        """Return the summary of the request for the plan.
+        """Return the summary of the user's request, which is part of the plan.
 
         Args:
             deployments: Deployments of the candidates.
@@ -204,8 +206,8 @@ def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload
         raise PinnError(f"--rate must be positive and finite, got {rate_per_s:g} requests/s")
     if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
         load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
-    # Flags do not imply a rate. Any rate will do, since a server's maximum rate does not depend
-    # on the rate at which the load is generated.
+    # A load from flags has no rate of its own. Generate it at any rate: the load is rescaled to
+    # each simulated rate later.
     drawn_at = 1.0 if rate_per_s is None and load.path is None else rate_per_s
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
     draws = [load.draw(drawn_at, seed) for seed in seeds]

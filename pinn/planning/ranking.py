@@ -1,4 +1,4 @@
-"""Order of a search: which hardware to screen first, which to evaluate, and which row is best."""
+"""Order of a plan's search: hardware to screen first, hardware to evaluate, and the best row."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rate_per_s
 
-#: Assumed relative error of a screened maximum rate; a candidate that is within this error of the
-#: cheapest fleet is still evaluated.
+#: Assumed relative error of a screened maximum rate. A candidate is still evaluated if, within this
+#: error, it may be as cheap as the cheapest.
 _SCREENING_ERROR = 0.2
 
-#: Expense of a fleet: (whether it is counted in GPUs for lack of a price, price or number of GPUs).
+#: Expense of a fleet: (whether only other GPUs have a price; price per hour or number of GPUs).
 Expense = tuple[bool, float]
 
 
@@ -31,7 +31,7 @@ def screening_order(
         groups: Candidates of each hardware configuration.
         problem: Load and prices.
     """
-    # The scheduler's limits hardly change the guessed rate.
+    # One candidate stands for all of the same hardware, because their guessed rates hardly differ.
     guesses = [
         _expense(group[0], guessed_rate_per_s(group[0], problem), problem, whole=False)
         for group in groups
@@ -41,10 +41,11 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Return the first hardware of each GPU, and of each engine with or without P/D; and the rest.
+    """Return the first hardware of each GPU, and of each engine with and without P/D; then others.
 
     Args:
-        candidates: Index of a hardware configuration -> its candidate, most promising first.
+        candidates: Index of a hardware configuration -> one of its candidates, most promising
+            hardware first.
     """
     gpus, ways = set(), set()
     found: tuple[list[int], list[int]] = ([], [])
@@ -57,17 +58,17 @@ def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
 
 
 def _way(candidate: Candidate) -> tuple[str, bool]:
-    """Return the engine, and whether prefill and decode are disaggregated."""
+    """Return a candidate's engine, and whether its prefill and decode are disaggregated."""
     return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
 
 
 def _expense(
     candidate: Candidate, rate_per_s: float, problem: PlanningProblem, *, whole: bool = True
 ) -> Expense:
-    """Return the price or number of GPUs for the requested rate, or per requests/s without a rate.
+    """Return the price or number of GPUs for the requested rate; without a rate, per request/s.
 
     Args:
-        candidate: Candidate that is replicated.
+        candidate: Candidate of which replicas are rented.
         rate_per_s: Maximum rate of one replica.
         problem: Load and prices.
         whole: Whether to round replicas up; otherwise fractions count beyond the first replica.
@@ -86,7 +87,7 @@ def _expense(
 def promising(
     fastest: Mapping[int, tuple[Candidate, float]], problem: PlanningProblem, top: int
 ) -> tuple[list[int], list[int]]:
-    """Return the hardware to evaluate in any case, and further hardware that may be as cheap.
+    """Return the hardware to evaluate in any case, and other hardware that may be as cheap.
 
     The first list has the cheapest hardware of every GPU and engine, with and without disaggregated
     P/D. The second list is needed because screened rates have an error, and because replicas are
@@ -125,9 +126,9 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
 def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
     """Return a row's sort key: expense, then probability of meeting the SLO, then spare capacity.
 
-    Rows that meet the SLO come first. Rows without a price follow rows with a price, by number of
-    GPUs. A calibrated row, which has no probability, precedes others of the same expense. A row
-    whose probability was not computed in time follows.
+    Rows without a price follow rows with a price, by number of GPUs. Among rows of equal expense, a
+    calibrated row, which has no probability, is first, and a row whose probability was not computed
+    in time is last.
     """
     per_s = choice.highest_rate.per_s
     used = choice.utilization
@@ -140,7 +141,7 @@ def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
 def fleet_rank(
     candidate: Candidate, sized: SizedFleet, problem: PlanningProblem
 ) -> tuple[float, ...]:
-    """Return a sort key of a fleet, as :func:`rank` of its row before the probability is known."""
+    """Return a fleet's sort key: that of :func:`rank`, as far as it is known before its row."""
     replicas, asked = sized.size.replicas, problem.rate_per_s
     gpus = replicas * candidate.gpus
     cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)

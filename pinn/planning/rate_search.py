@@ -1,4 +1,4 @@
-"""Search for the maximum rate that meets an SLO: bisection guided by the excess over limits."""
+"""Search for the maximum request rate within an SLO: a bisection guided by excess over limits."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,8 @@ import numpy as np
 
 #: Relative distance between a passing and a failing request rate at which a search ends.
 WIDTH = 0.01
-#: Share of the first guessed rate below which a rate counts as 0.
+#: Range of a search: the result is 0 if rates fail down to this share of the first guess, and no
+#: failing rate is found if rates pass up to the first guess divided by this share.
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
@@ -16,8 +17,8 @@ _MOST_STEPS = 60
 _BESIDE = (0.01, 0.02, 0.03)
 #: Relative distance of neighbouring rates of the geometric grid in ``settled_rate``.
 _RUNG = 0.002
-#: Number of consecutive rates, 3 %, that must pass below and fail above to end the grid; and
-#: maximum number of rates of the grid.
+#: Number of consecutive rates (15, a range of 3 %) that must pass to end the grid downwards, or
+#: fail to end it upwards; and maximum number of rates in each direction.
 _CLEAR_RUNGS, _MOST_RUNGS = 15, 500
 
 
@@ -35,11 +36,11 @@ def highest_rate(
         excess: Function of a rate that returns the largest ratio of a latency to its limit;
             infinite if the ratio is unknown.
         guess: Rate to try first.
-        stride: Ratio between the first rates. Strides grow until the crossing lies between two
-            rates.
-        width: Relative distance of these two rates at which the search stops.
-        enough: Rate below which no search is needed: the search stops once this rate or a lower one
+        stride: Ratio between the first tried rates. Ratios grow until one rate passes and another
             fails.
+        width: Relative distance of passing and failing rate at which the search stops.
+        enough: Rate below which the result does not matter: the search stops once this rate or a
+            lower one fails.
 
     Returns:
         Maximum tried rate that passes, or 0 if none passes; and minimum tried rate above it that
@@ -126,10 +127,11 @@ def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
 def _between(
     low: float, high: float, at_low: float, at_high: float, width: float, *, halve: bool
 ) -> float:
-    """Return the next rate to try: near where a power law of the excess crosses 1, or the middle.
+    """Return the next rate to try between a passing and a failing rate.
 
-    The rate lies half a width beyond the crossing, towards the farther end. A good guess then ends
-    the search.
+    It is the geometric mean if ``halve``. Otherwise it lies half a width beyond the rate at which a
+    power law through both excesses crosses 1, on the side of the farther end, so that a good guess
+    ends the search.
     """
     middle = math.sqrt(low * high)
     if halve or math.isinf(at_high) or at_low <= 0:

@@ -31,7 +31,7 @@ _ROWS = 3
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
-    """Print a plan: rows, best first, how to start the recommended row, and rejected candidates."""
+    """Print a plan: its best rows, the command of the recommended row, and notes on the search."""
     ask = plan.ask
     asked = (
         f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "maximum rate within the SLO"
@@ -57,7 +57,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
 
 
 def _table(plan: Plan) -> Grid:
-    """Return a table of the best row on each GPU; of the first rows if one GPU was requested."""
+    """Return a table of the best row on each GPU; if one GPU was requested, of its best rows."""
     columns = _columns(plan)
     table = Grid(list(columns), gap=1)
     for choice in _shown(plan):
@@ -71,14 +71,14 @@ def _table(plan: Plan) -> Grid:
 
 
 def _shown(plan: Plan) -> list[Choice]:
-    """Return the rows that a terminal shows; the files have all rows."""
+    """Return the plan's rows that a terminal shows; the written files have all rows."""
     if len(plan.by_gpu) > 1:
         return [plan.choices[each.rank - 1] for each in plan.by_gpu if each.rank is not None]
     return list(plan.choices[:_ROWS])
 
 
 def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
-    """Return column -> cell text of a row, for the columns that a terminal shows.
+    """Return column of the terminal's table -> function that returns a row's text in that column.
 
     The page and the CSV file have further columns.
     """
@@ -124,13 +124,13 @@ def _heading(outcome: LimitOutcome) -> str:
 
 
 def _limit_cell(place: int, choice: Choice) -> str:
-    """Return a cell with the value of a limit's statistic, and below it the verdict."""
+    """Return a cell with the predicted value of a limited statistic, and below it the verdict."""
     outcome = choice.seen.limits[place]
     return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
 
 def _rate(choice: Choice) -> str:
-    """Return a cell with the maximum rate of the fleet, and below it the interval."""
+    """Return a cell with the fleet's maximum rate, and below it the prediction interval."""
     rate = choice.fleet_rate
     if choice.is_lower_bound:
         return f">= {number(rate.per_s)}"
@@ -143,7 +143,8 @@ def _rate(choice: Choice) -> str:
 def _chance(choice: Choice) -> str:
     if choice.chance is None:
         return "-"
-    # The largest of the 20 equally likely errors represents the worst 5 %.
+    # The probability is a share of 20 equally likely errors, of which the largest represents the
+    # worst 5 %. Even if all 20 meet the SLO, 100 % would therefore claim too much.
     share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
     return share + (" safe" if choice.safe else "")
 
@@ -168,7 +169,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     return lines
 
 
-#: Router -> description of the routing.
+#: Routing rule -> its description, with which a sentence begins.
 _ROUTED = {
     RANDOM: "With random routing (Kubernetes Service)",
     ROUND_ROBIN: "With round-robin routing",
@@ -179,7 +180,7 @@ _MEET = "requests within limits"
 
 
 def _with_headroom(plan: Plan) -> list[str]:
-    """Return a sentence on the recommended row's limits at the requested rate with headroom."""
+    """Return a sentence on the recommended row's predicted values at the rate with headroom."""
     first, ask = plan.choices[0], plan.ask
     if first.with_headroom is None:
         return []
@@ -192,10 +193,11 @@ def _with_headroom(plan: Plan) -> list[str]:
 
 
 def _fleets(plan: Plan) -> list[str]:
-    """Return a sentence on the recommended row behind a random router, and on the limits it misses.
+    """Return sentences on the limits that the recommended row meets or misses behind each router.
 
-    The table has the limits behind the plan's router. A sentence on that router is added only if a
-    limit is missed, or requests are not served.
+    Routers are a random one, for comparison, and the plan's own. The printed table already has the
+    values behind the plan's router, so a sentence on it is added only if a limit is missed or
+    requests are not served.
     """
     first, on_each = plan.choices[0], parse_slo(plan.ask.slo).goodput is not None
     return [
@@ -260,7 +262,7 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 
 def _search_bar(rate: HighestRate) -> str:
-    """Return text on the lowest rate that misses the SLO, and on maximum rates over seeds."""
+    """Return text on the lowest rate that misses the SLO, and on the range of rates over seeds."""
     words = "" if rate.fails_per_s is None else f" but not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
@@ -276,7 +278,7 @@ def _interval_bar(rate: HighestRate) -> str:
 
 
 def plan_json(plan: Plan) -> bytes:
-    """Return the content of plan.json in bytes."""
+    """Return the content of plan.json as bytes."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
 
 
@@ -287,12 +289,12 @@ def write_files(plan: Plan, folder: Path) -> None:
     write_whole(folder / "plan.json", plan_json(plan))
     write_rows(choice_rows(plan), folder / "plan.csv")
     write_page(plan, folder)
-    with suppress(PinnError):  # the recommended row may have no manifest
+    with suppress(PinnError):  # TensorRT-LLM on several machines has no manifest
         write_whole(folder / "manifest.yaml", manifest(plan))
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """Return the rows of plan.csv: column -> value per row, best first; SI units, as named."""
+    """Return the rows of plan.csv, best first, as column -> value; column names have the unit."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
         _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))
@@ -300,7 +302,8 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns of plan.csv for fields of a row: columns before the flags, and columns after the flags.
+#: Columns of plan.csv that are fields of ``Choice``: those before the columns of flags, and those
+#: after.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
                   "cost_per_million_output_tokens", "replicas", "engine", "gpu",
                   "gpus_per_replica")  # fmt: skip

@@ -33,14 +33,15 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import step_time
 
-#: Multiple in tokens to which lengths are rounded down, so that few different lengths are timed.
+#: Multiple, in tokens, to which lengths are rounded down, so that step times are computed for only
+#: a few different lengths.
 _GRAIN_TOKENS = 64
 
 
 def step_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds; ``requests`` are the arguments of ``uniform_sums``."""
+    """Return the seconds of steps with equal requests; ``requests`` are as for ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
@@ -48,9 +49,9 @@ def step_seconds(
 def lone_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return lower bounds of step times in seconds, for one rank while all other ranks are idle.
+    """Return lower bounds of step times in seconds: one rank works while all others are idle.
 
-    ``requests`` are the arguments of ``uniform_sums``.
+    ``requests`` are the arguments of ``uniform_sums``: numbers and lengths of equal requests.
     """
     deployment = latency.deployment
     own = uniform_sums(**requests, window=deployment.model.window_tokens)
@@ -64,10 +65,10 @@ def least_latencies_s(
 ) -> Latencies:
     """Return lower bounds of every request's TTFT, TPOT and E2E latency, in seconds.
 
-    Prompts are computed in chunks of the token budget. Tokens that another request shares (with
-    prefix caching) or that were computed elsewhere are not recomputed. Pipeline stages may work on
-    several chunks at once. Decodes are timed at the prompt's length. With speculative decoding,
-    each decode may yield the maximum number of accepted tokens.
+    The bounds assume an idle server. Prompts are computed in chunks of the token budget. Tokens
+    that another request shares (with prefix caching) or that were computed elsewhere are not
+    recomputed. Pipeline stages work on several chunks at once. Decodes take as long as at the
+    prompt's length. With speculative decoding, all draft tokens are accepted.
 
     Args:
         workload: Requests of the load.
@@ -93,14 +94,14 @@ def least_latencies_s(
 def least_excess(
     workload: Workload, latency: LinearLatency, prompts: LinearLatency, slo: Slo
 ) -> float:
-    """Return a lower bound of the largest ratio of a latency to its limit.
+    """Return a lower bound of the SLO's excess, the largest ratio of a latency to its limit.
 
     If the bound exceeds 1, the SLO is missed at every rate.
     """
     means = [limit for limit in slo.on_gaps if limit.name == "mean"]
     lone = least_latencies_s(workload, latency, prompts)
-    # A single gap may be short if tokens are streamed late, but all gaps together include all
-    # steps.
+    # A single ITL has no lower bound, as a token may be streamed late and the next one on time. But
+    # the sum of a request's ITLs includes all its steps, so limits on mean ITL have one.
     weights = np.maximum(workload.output_tokens - 1, 0)
     some = weights > 0
     gaps = (lone["tpot"][some], weights[some])
@@ -109,7 +110,10 @@ def least_excess(
 
 
 def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
-    """Return the seconds to compute a single prompt in chunks, on an idle server."""
+    """Return the seconds in which an idle server computes a prompt of ``new`` tokens in chunks.
+
+    ``known`` tokens before them are already in the KV cache.
+    """
     recipe = latency.deployment.recipe
     budget = recipe.token_budget if recipe.chunked_prefill else new
     starts = np.arange(0, new, budget, dtype=np.float64)
@@ -140,7 +144,7 @@ def _rounded(tokens: np.ndarray) -> np.ndarray:
 def guessed_rates_per_s(
     workload: Workload, latency: LinearLatency, engine: EngineSpec, slo: Slo | None
 ) -> tuple[float, float]:
-    """Guess the rates, in requests/s, at which a replica is always busy, and TPOT at its limit.
+    """Guess two rates of a replica in requests/s: at which it is always busy, and TPOT's limit.
 
     If B requests decode at once, the decodes of a request use output x decode(B) / B seconds of the
     engine's time, where decode(B) is the time of a step with B decodes. The prompt uses the time by
@@ -185,18 +189,17 @@ def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> 
 
 #: Number of requests of a screening run.
 _REQUESTS = 1000
-#: Relative distance from the best screened rate on the same hardware within which candidates are
-#: kept.
+#: Maximum relative distance of a candidate's screened rate from the best rate on the same hardware
+#: at which the candidate is kept.
 _MARGIN = 0.04
 #: Relative distance of the passing and failing rates at which a bisection in screening ends.
 _WIDTH = 0.02
-#: Upper bound of any rate, relative to the guessed rate at which a replica without queues is always
-#: busy.
+#: Upper bound of a screened rate, relative to the guessed rate at which a replica is always busy.
 _MOST_GUESSED = 2.0
-#: Rates of the frontier, relative to the rate at which a replica is always busy.
+#: Rates of the frontier's points, relative to the guessed rate at which a replica is always busy.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
-#: Minimum number of requests at a rate of the frontier. Lower rates get fewer requests, for about
-#: equal durations. Otherwise most steps of a screening would be at its lowest rates.
+#: Minimum number of requests of a frontier's point. Lower rates get fewer requests, so that all
+#: rates have about equal durations. With equal numbers, most simulated steps would be at low rates.
 _LEAST_REQUESTS = 200
 
 
@@ -205,7 +208,7 @@ class ScreeningResult:
     """Result of screening the candidates of one hardware configuration.
 
     Attributes:
-        kept: Indices of the candidates worth an evaluation and their screened maximum rates, best
+        kept: (index of a candidate to evaluate, its screened maximum rate in requests/s), best
             first.
         rejected: All other candidates, with reasons.
         points: Metrics of the first kept candidate, at rising rates.
@@ -273,10 +276,11 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
 
 
 def _near(best: float, problem: PlanningProblem) -> float:
-    """Return the minimum screened rate to keep: close to the best, or with as few replicas.
+    """Return the minimum screened rate at which a candidate is kept.
 
-    Replicas of a fleet sustain a higher rate than a single replica, and this gain differs between
-    candidates.
+    It is slightly below the best rate, or lower if as few replicas as of the best candidate may
+    still suffice: a replica in a fleet may sustain a higher rate than a single replica, and this
+    gain differs between candidates.
     """
     near, asked = best * (1 - _MARGIN), problem.rate_per_s
     if asked is None or asked <= best or best == 0:
@@ -285,14 +289,14 @@ def _near(best: float, problem: PlanningProblem) -> float:
 
 
 def _screened_rate(trials: Trials, best: float, near: float) -> float:
-    """Return a candidate's maximum rate from runs of few requests; 0 if not near the best rate."""
+    """Return a candidate's maximum rate from runs of few requests; 0 if it is below ``near``."""
     if best > 0:
         if trials.excess(near) > 1:
             return 0.0
-        # If the rate is near the best rate, its exact value does not matter.
+        # ``near`` passes, so the candidate is kept. Search its rate only if it exceeds the best.
         return max(_highest(trials, best, stride=1 + _MARGIN, best=best), near)
     most, guess = _guesses(trials.candidate, trials.load.workload, trials.slo)
-    # With so few requests, all of them may run at once at any rate.
+    # If the few requests of a screening can all run at once, every rate passes, so bound the rate.
     return min(_highest(trials, guess), _MOST_GUESSED * most)
 
 
@@ -345,7 +349,10 @@ def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
 
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
-    """Return the reason why a higher ``max_num_seqs`` changes nothing; None if it may."""
+    """Return the reason why a candidate's higher ``max_num_seqs`` has no effect; None if it may.
+
+    It has no effect if an otherwise equal candidate in ``unfilled`` never reached its lower limit.
+    """
     a = candidate.deployment.recipe
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)

@@ -27,9 +27,9 @@ from pinn.planning.screening import ScreeningResult
 from pinn.planning.search_steps import Given, Task, make_row, screen_group, size_group
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
-#: Share of the time budget after which only the certainty of rows is estimated; and share after
-#: which no further round of screening and sizing begins. A round sends all remaining tasks to the
-#: workers.
+#: Share of the time budget after which the remaining time is used only to estimate the certainty of
+#: rows; and share after which no further round of screening and sizing begins. A round sends all
+#: remaining tasks to the workers.
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the remaining search time that a round spends on screening.
 _SCREENING_SHARE = 0.6
@@ -41,7 +41,7 @@ _Step = Callable[[PlanningProblem, Task[Given]], _Result | None]
 
 
 def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[list[Candidate]]:
-    """Return lists of candidates of equal hardware; with ``each_alone`` one list per candidate."""
+    """Group candidates by equal hardware; with ``each_alone``, every candidate is a group."""
     if each_alone:
         return [[candidate] for candidate in candidates]
     ordered = sorted(candidates, key=lambda c: str(c.hardware))
@@ -49,7 +49,7 @@ def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[li
 
 
 def _digest(problem: PlanningProblem) -> str:
-    """Return the digest of everything that determines a search, except its candidates.
+    """Return the digest of everything that determines a search's results, except its candidates.
 
     The command-line words of the load are part of the digest, since rows contain them. If the words
     name a file, its content is part of the digest too.
@@ -118,11 +118,11 @@ class Search:
 
     @property
     def fastest(self) -> dict[int, tuple[Candidate, float]]:
-        """Index of a hardware configuration -> its fastest screened candidate, and its rate."""
+        """Index of a hardware configuration -> its fastest candidate, and the screened rate."""
         return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
 
     def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
-        """Return (candidate, screened rate) for hardware ``i``'s candidates worth an evaluation."""
+        """Return (candidate, screened rate) for the candidates of hardware ``i`` to evaluate."""
         return [(self.groups[i][place], rate) for place, rate in self.screened[i].kept]
 
     @property
@@ -144,7 +144,7 @@ class Search:
 
     @property
     def fleets(self) -> dict[int, tuple[Candidate, SizedFleet]]:
-        """Sized fleets and their candidates, the cheapest first."""
+        """Index of a hardware configuration -> candidate and its sized fleet, cheapest first."""
         found = {
             i: (self.kept(i)[sized.best.place][0], sized.best)
             for i, sized in list(self.sized.items())
@@ -167,7 +167,7 @@ class Search:
         return ", ".join(parts)
 
     def _find_fleets(self, top: int) -> None:
-        """Screen hardware and size fleets, in rounds."""
+        """Screen hardware and size fleets, in rounds, until all is screened or time is over."""
         budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
         count = sum(map(len, self.groups))
@@ -180,7 +180,7 @@ class Search:
                 self._make_rows(self.workers.count)
             first = []
             _LOG.info("%s", self._status())
-            if rounds.is_over and not self.fleets:  # no row needs the remaining time
+            if rounds.is_over and not self.fleets:  # without fleets, spend all time on the search
                 budget = rounds = self.budget
             if rounds.is_over or not self.untried:
                 break
@@ -230,7 +230,8 @@ class Search:
     ) -> Iterator[tuple[int, _Result]]:
         """Yield (index of hardware, result) of a step of the search, cached results first.
 
-        Partial results are not kept for later searches. Hardware that got no time has no result.
+        Partial results are not cached for later searches. A task that was skipped for lack of time
+        yields nothing.
         """
         keys = {i: store.call_key(step, (self._digest, task.given)) for i, task in tasks.items()}
         waiting = []

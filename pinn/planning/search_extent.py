@@ -1,4 +1,4 @@
-"""Sentences on the extent of a search: which candidates were tried, rejected and left."""
+"""Sentences on the extent of a plan's search: candidates tried, rejected and not tried."""
 
 from pinn.common.numbers import amount
 from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Plan

@@ -91,7 +91,7 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
 
 
 def _no_time(search: Search) -> str:
-    """Return a sentence that candidates were not simulated for lack of time."""
+    """Return a clause that candidates were not tried, with the reason: time or an interrupt."""
     return f"{NOT_TRIED}: {_why_ended(search)}"
 
 
@@ -102,7 +102,7 @@ def _why_ended(search: Search) -> str:
 def _by_gpu(
     search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate]
 ) -> list[GpuOutcome]:
-    """Return each GPU's best row, or the reason for none; GPUs without a row come last."""
+    """Return each GPU's best row, or the reason why it has no row; GPUs without a row are last."""
     ranks: dict[str, int] = {}
     for place, choice in enumerate(search.choices, 1):
         ranks.setdefault(choice.gpu, place)
@@ -117,7 +117,7 @@ def _by_gpu(
 
 
 def _not_tried(search: Search, gpu: str) -> str:
-    """Return a text on the candidates of a GPU that were not tried, if others were tried."""
+    """Return a clause on a GPU's untried candidates; empty if none or all of them are untried."""
     own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
     left = sum(len(search.untried.get(i, ())) for i in own)
     return f"; {left:,} candidates were not tried" if left and {*own} & {*search.screened} else ""
@@ -156,7 +156,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
 def _frontier(search: Search) -> list[FrontierPoint]:
     """Return frontier points of the best candidate of every hardware configuration.
 
-    Rows at the planned rate are points too, since plots mark these points.
+    Rows of the plan are also points, at the planned rate, because plots mark these points.
     """
     series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [
@@ -180,7 +180,7 @@ def _frontier(search: Search) -> list[FrontierPoint]:
 
 
 def _check_any(search: Search) -> None:
-    """Raise an error if no candidate meets the SLO, or if none can be rented."""
+    """Raise an error if no candidate meets the SLO within the limit on GPUs."""
     if search.rows:
         return
     slo, screened = search.problem.slo.text, search.screened

@@ -15,7 +15,7 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True)
 class Task(Generic[Given]):
-    """Task of a step of a search.
+    """Task for one step of a search: screening, sizing or a row.
 
     Attributes:
         given: Argument of the step: candidates, or a candidate and its fleet.
@@ -36,17 +36,17 @@ class Task(Generic[Given]):
 def screen_group(
     problem: PlanningProblem, task: Task[Sequence[Candidate]]
 ) -> ScreeningResult | None:
-    """Screen all candidates of the same hardware; return None if the time is used up."""
+    """Return the screening of all candidates of one hardware; None if the time is used up."""
     return None if task.is_too_late else screen(task.given, problem)
 
 
 def size_group(
     problem: PlanningProblem, task: Task[Sequence[tuple[Candidate, float]]]
 ) -> SizingResult | None:
-    """Size fleets of candidates with their screened rates; return None if the time is used up."""
+    """Return the best fleet of candidates of one hardware; None if the time is used up."""
     return None if task.is_too_late else size_fleet(task.given, problem, task.budget)
 
 
 def make_row(problem: PlanningProblem, task: Task[tuple[Candidate, SizedFleet]]) -> Row | None:
-    """Return the row of a candidate's fleet; a partial row or None if the time is used up."""
+    """Return the plan's row of a fleet; a partial row, or None, if the time is used up."""
     return None if task.is_too_late else examine(*task.given, problem, task.budget)

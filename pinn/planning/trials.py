@@ -1,4 +1,4 @@
-"""Trials of a candidate: simulations of its replicas at a rate, checked against the SLO."""
+"""Trials of a candidate: simulations of its replicas at request rates, checked against the SLO."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -24,18 +24,18 @@ from pinn.simulator.statistics import statistic
 from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
 
-#: Share of the load's duration after which throughput is measured, because batches are then full.
+#: Share of the load's duration after which batches are full, so that throughput can be measured.
 _WARM_SHARE = 0.2
-#: Share of the load's duration by which the last answers may take longer than the first.
+#: Time by which the last answers of a server that keeps up may be later than with the latencies of
+#: the first requests, as a share of the load's duration.
 _DRAIN_SHARE = 0.05
 
 
 def backlog(run: Run) -> float:
-    """Return the backlog of a server as a ratio; a server with at most 1 keeps up with its load.
+    """Return the backlog of servers, a ratio; servers with at most 1 keep up with their load.
 
-    The backlog is the time from the last request to the last answer, divided by a reference. The
-    reference is the longest latency in the first fifth of the load plus a twentieth of the load's
-    duration.
+    The backlog is the time from the last request to the last answer, divided by a reference: the
+    longest E2E latency in the first fifth of the load plus a twentieth of the load's duration.
     """
     r = run.requests
     arrival, served = r.arrival_s, r.finished
@@ -61,7 +61,7 @@ def output_tokens_per_s(run: Run) -> float:
 def percentiles(
     values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"], asked: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Return name of a statistic -> seconds of latencies with counts; None for an infinite one.
+    """Return name of a statistic -> its value over latencies, in seconds; None if it is infinite.
 
     Args:
         values: Latencies in seconds.
@@ -77,12 +77,12 @@ def percentiles(
 def latencies_so_far_s(
     requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
 ) -> Latencies:
-    """Return lower bounds of every request's latencies in seconds, during a run.
+    """Return lower bounds of every request's final latencies, in seconds, at a time during a run.
 
     Args:
         requests: Request records of the engine (``pinn.simulator.state.REQUEST``).
-        tokens: Output tokens of each request.
-        now_s: Time of the engine in seconds.
+        tokens: Number of output tokens of each request.
+        now_s: Simulated time in seconds.
     """
     status, sent = requests["status"], requests["sent_s"]
     finished, lost = status == FINISHED, (status == TIMED_OUT) | (status == REJECTED)
@@ -103,12 +103,13 @@ def latencies_so_far_s(
 
 @dataclass(frozen=True)
 class ErrorScenario:
-    """Errors of predicted times, as logarithms of factors; zero by default.
+    """Assumed prediction errors, log(actual / predicted time); 0 by default.
 
     Attributes:
-        step: Error of all step times, a log factor.
+        step: Error of all step times.
         request: Error of a request's times outside the steps, and of TTFT without queue time.
-        encoder: Error of the vision encoder's time in addition to the step's, with the step's sign.
+        encoder: Error of the vision encoder's time, which adds to ``step`` with the sign of
+            ``step``.
     """
 
     step: float = 0.0
@@ -117,8 +118,8 @@ class ErrorScenario:
 
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
-    """Return the engine settings for a routing rule; only the rule with weights gets weights."""
-    if router not in ROUTERS:  # the rule is a single replica's load balancer
+    """Return the engine settings for a routing rule; only prefix-aware routing gets weights."""
+    if router not in ROUTERS:  # the rule is of a single replica's own load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""
     return {"router": router, "router_weights": weights}
@@ -126,7 +127,7 @@ def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
 
 @dataclass
 class Tally:
-    """Counts over all simulations so far.
+    """Counts over a candidate's simulations so far.
 
     Attributes:
         simulations: Number of simulations.
@@ -139,14 +140,14 @@ class Tally:
 
 @dataclass(frozen=True)
 class Trials:
-    """Simulations of a candidate's replica.
+    """Simulations of replicas of a candidate, at different request rates.
 
     Attributes:
         candidate: Candidate whose replica is simulated.
         load: Requests that the replica gets at each rate.
         slo: Limits to meet.
-        scenario: Assumed error of the predicted times.
-        tally: Counts of simulations, shared with other scenarios and seeds of these trials.
+        scenario: Assumed prediction errors.
+        tally: Counts of simulations; copies of the trials with other errors or seeds share it.
     """
 
     candidate: Candidate
@@ -170,8 +171,8 @@ class Trials:
     ) -> Run | None:
         """Return the run of replicas behind a router, under a given load.
 
-        None is returned after an early stop, which ``may_end`` allows, or if the replicas are too
-        many to simulate.
+        None is returned if the run was stopped early because it misses the SLO, which ``may_end``
+        allows, or if the replicas are too many to simulate.
         """
         own = self.candidate.engine
         try:
@@ -183,9 +184,9 @@ class Trials:
     def excess(self, rate_per_s: float, replicas: int = 1, router: str = "") -> float:
         """Return the largest ratio of a latency to its limit, at a request rate.
 
-        The ratio is infinite after an early stop, or if the replicas are too many to simulate. The
-        backlog counts as well: a server that falls behind would meet limits only because the load
-        ends.
+        The ratio is infinite if the run was stopped early because it misses the SLO, or if the
+        replicas are too many to simulate. The :func:`backlog` counts like a ratio: a server that
+        falls behind would meet limits only because the load ends.
         """
         load = self.load.at(rate_per_s)
         if replicas > 1:
@@ -222,7 +223,7 @@ class Trials:
     def excess_of(self, run: Run) -> float:
         """Return the maximum ratio of a latency to its limit in a run.
 
-        The backlog counts as well if no limit bounds the queue time.
+        The :func:`backlog` counts like a ratio if no limit bounds the queue time.
         """
         found = self.slo.excess(self._stretched(latencies_s(run)), run.gaps.per_token)
         return found if self.slo.bound_waits else max(found, backlog(run))
@@ -248,7 +249,10 @@ class Trials:
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:
-        """Return latencies with TTFT scaled by its error beyond the error of step times."""
+        """Return latencies with TTFT scaled by the part of its error that exceeds the steps' error.
+
+        The simulation already scales the step times by their error.
+        """
         step, request = self.scenario.step, self.scenario.request
         factor = np.exp(np.copysign(max(abs(request) - abs(step), 0.0), request))
         if factor == 1:

@@ -2,8 +2,8 @@
 
 Prompt, output and prefix lengths have fixed values, the stops of the sliders. For every combination
 of lengths, the numbers of clients to simulate (nodes) are chosen separately. Nodes are denser where
-latency or throughput bends as a function of the number of clients. The page
-interpolates between nodes (monotone cubic, in logarithms).
+the slope of latency or throughput over the number of clients changes fast. The page interpolates
+between nodes (monotone cubic, in logarithms).
 """
 
 import itertools
@@ -43,7 +43,7 @@ MOST_SERVERS = 200
 
 @dataclass(frozen=True)
 class Asked:
-    """One combination of GPU, tensor-parallel size and number format.
+    """Combination of GPU, tensor-parallel size and number format that the user requested.
 
     Attributes:
         gpu: Name of the GPU.
@@ -61,7 +61,7 @@ class Server:
     """A vLLM replica that starts: its model fits the GPUs' memory.
 
     Attributes:
-        asked: GPU, tensor-parallel size and format.
+        asked: GPU, tensor-parallel size and number format as requested.
         latency: Latency model of the deployment.
         half_widths: Half-widths of the 90 % intervals of TPOT and TTFT, in log units; None if the
             checkpoint has no intervals.
@@ -88,7 +88,7 @@ class Server:
 
     @property
     def max_model_len(self) -> int:
-        """Maximum number of tokens of a request."""
+        """Maximum context length: prompt and output tokens of a request."""
         return max_model_len(self.deployment)
 
 
@@ -125,7 +125,7 @@ def find_servers(
         if deployment is None:
             left_out.append((asked, reason))
         else:
-            # The checkpoint's own format may equal one of the requested formats.
+            # Skip duplicates: the checkpoint's own format may equal one of the requested formats.
             key = (asked.gpu, size, format_label(deployment))
             started.setdefault(key, (asked, deployment))
     if not started:
@@ -149,7 +149,7 @@ def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] |
 
 
 def _started(row: Mapping[str, object]) -> tuple[Deployment | None, str]:
-    """Return the deployment, or None and the reason why the engine does not start."""
+    """Return the deployment of a configuration, or None and the reason why it does not start."""
     try:
         deployment = configurations.make_deployment(configurations.canonical(row))
     except PinnError as error:
@@ -176,20 +176,20 @@ def _check_supported(deployment: Deployment) -> None:
         )
 
 
-#: Relative half-width of the lengths' uniform distribution around the stop. Random lengths keep
-#: clients from running in step.
+#: Relative half-width of the uniform distribution of lengths around a slider's stop. Lengths are
+#: random because clients with equal lengths would all send their requests at the same time.
 RANGE_RATIO = 0.3
 #: Number of requests per client in a load, besides ``Lengths.further_requests``.
 REQUESTS_PER_CLIENT = 4
-#: Numbers of clients of the first nodes, up to the maximum that fits.
+#: Numbers of clients that are simulated first, as far as their requests fit.
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
 #: Maximum log difference between a node and the interpolation of all other nodes, for TTFT, ITL
-#: and throughput. Halving the distance of nodes at least halves the error, so errors between
-#: nodes are below half of these values.
+#: and throughput. Halving the distance between nodes at least halves the interpolation error, so
+#: errors between nodes are below half of these values.
 _TOLERANCES = (0.09, 0.05, 0.05)
 #: Minimum ratio between the numbers of clients of neighbouring nodes.
 _LEAST_RATIO = 1.1
-#: Part of a step to which each step feature belongs, without duplicates, in order.
+#: Parts of a step to which step features belong, without duplicates, in the order of the features.
 PARTS = tuple(dict.fromkeys(feature.part for feature in STEP_FEATURES.values()))
 
 
@@ -228,7 +228,7 @@ class Lengths:
     prefix: int
 
     def load(self, clients: int) -> LoadFlags:
-        """Return the load of a closed loop, as flags of ``pinn simulate``."""
+        """Return a closed loop of ``clients`` clients, as flags of ``pinn simulate``."""
         return LoadFlags(
             input_len=self.prompt,
             output_len=self.output,
@@ -240,13 +240,16 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Number of requests in addition to four per client; short outputs get more requests."""
+        """Number of requests of a load in addition to ``REQUESTS_PER_CLIENT`` per client.
+
+        Loads with short outputs get more requests, since each of them has fewer steps.
+        """
         return 40 + 12288 // self.output
 
 
 @dataclass(frozen=True)
 class Node:
-    """Means of one simulation, as ``pinn simulate`` prints them.
+    """Mean latencies, throughput and step times of one simulation.
 
     Attributes:
         ttft_s: Mean time to first token, in seconds.
@@ -280,7 +283,11 @@ class Column:
     nodes: dict[int, Node] = field(default_factory=dict)
 
     def too_coarse(self) -> list[int]:
-        """Return numbers of clients to simulate, next to nodes that other nodes mispredict."""
+        """Return further numbers of clients to simulate.
+
+        They lie on both sides of nodes that an interpolation of all other nodes misses by more than
+        ``_TOLERANCES``.
+        """
         clients = sorted(self.nodes)
         nodes = [self.nodes[each] for each in clients]
         values = np.log([(node.ttft_s, node.itl_s, node.tokens_per_s) for node in nodes])
@@ -295,7 +302,7 @@ class Column:
 
 
 def simulate_grid(server: Server, stops: Stops) -> list[Column]:
-    """Simulate a server at all combinations of lengths whose requests fit."""
+    """Simulate a server at all combinations of lengths whose requests fit its KV cache."""
     columns = list(_columns(server, stops))
     missing = [
         (column, clients)

@@ -37,13 +37,13 @@ from pinn.units import MICROSECOND
 
 _PACKAGE = "pinn.planning.explore"
 _SCRIPTS = ("interpolate.js", "chart.js", "explore.js")
-#: Initial values of the sliders; if a page lacks a value, its nearest stop is used.
+#: Initial values of the sliders; a slider without this stop begins at its nearest stop.
 _LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
 
 
 @dataclass(frozen=True)
 class ExplorePage:
-    """Simulations of the servers of a page.
+    """Interactive page: its servers and their simulations.
 
     Attributes:
         model: Name or path of the model, as given.
@@ -52,7 +52,8 @@ class ExplorePage:
         left_out: Combinations that do not start, each with its reason.
         grids: Simulations of each server that starts.
         source: Sentence on whether the network or a file has the latency coefficients.
-        checkpoint: Checkpoint of the network, if the printed command has to name it.
+        checkpoint: Checkpoint that the user gave, which the printed command names; None for the
+            shipped one.
     """
 
     model: str
@@ -85,7 +86,7 @@ class ExplorePage:
         )
 
     def data(self) -> JsonObject:
-        """Return the data for the page's script, in SI units, numbers rounded to four digits."""
+        """Return the data for the page's script, rounded; times are in seconds, parts in us."""
         return {
             "servers": [
                 _server_data(server, grid)
