@@ -72,7 +72,7 @@ def main(checkpoint: Path | None = None, count: int = 10_000) -> None:
             write_table(made, target)
 
     def seconds(target: Path) -> float:
-        """Return the seconds from reading the list to the written table, with cold caches."""
+        """Return the seconds from reading the list to writing the table, with empty caches."""
         forget()
         return timed(lambda: table(read_configurations(source), target))[1]
 

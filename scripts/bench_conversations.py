@@ -37,7 +37,7 @@ BARS = {"times_as_long": 8.0, "peak_gib": 2.0}
 
 
 def without_prefixes(workload: Workload, run: Run) -> Workload:
-    """Return requests with unique prompts, and with a run's request lengths and sending times."""
+    """Return a load with the lengths and sending times of a run's requests, but unique prompts."""
     r = run.requests
     order = np.argsort(r.arrival_s, kind="stable")
     return Workload(
@@ -63,7 +63,7 @@ def main(
     load = flags.draw(rate, 0)
     small = replace(flags, num_prompts=80)
     engine = EngineSpec(kv_offloading_size=tier_gib or None)
-    simulate(deployment, small.draw(rate, 0), latency, engine)  # compiles code before timing
+    simulate(deployment, small.draw(rate, 0), latency, engine)  # compile code before timing
     run, wall_s, cpu_s = timed(lambda: simulate(deployment, load, latency, engine))
     # ru_maxrss is in KiB on Linux and in bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024

@@ -35,7 +35,7 @@ BATCHES = 128
 
 
 def time_onnx(runs: int) -> float:
-    """Return the median time of one evaluation of both ONNX graphs, in microseconds."""
+    """Return the median time of evaluating both ONNX graphs once, in microseconds."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     with tempfile.TemporaryDirectory() as folder:
@@ -56,9 +56,9 @@ def time_onnx(runs: int) -> float:
 
 
 def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
-    """Return model -> nanoseconds per step by Go adapter and BLIS formula, for each binary layout.
+    """Return nanoseconds per step by model, for the Go adapter and BLIS's formula.
 
-    Without a Go toolchain the result is empty.
+    Each list has one entry per layout of the binary. The result is empty without a Go toolchain.
     """
     go = shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
     if go is None:

@@ -1,4 +1,4 @@
-"""Compare the speed of parsing traces with Python's json module, on one core and on two.
+"""Compare pinn's trace parser, on one core and on two, with Python's json module.
 
     python scripts/bench_ingest.py --mib 1024
 
@@ -30,7 +30,7 @@ _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolVa
 
 
 def make_file(path: Path, mib: int) -> None:
-    """Write about ``mib`` MiB of traces, as copies of one run that count as separate servers."""
+    """Write about ``mib`` MiB of traces: copies of one run, each of which counts as a server."""
     from synthetic_engine import Arrival, EngineLimits, run_engine
     from trace_writer import WriterOptions, trace_lines
 
@@ -71,7 +71,7 @@ def run_job(name: str, path: Path) -> None:
     else:
         from pinn.measurements.readers.vllm import parse_file
 
-        # The job parses the file to raw tables, which are discarded.
+        # The job parses the file to raw tables, which are then discarded.
         _, wall, cpu = timed(lambda: [None for _ in parse_file(path, JOBS[name])])
     print(wall, cpu)
 

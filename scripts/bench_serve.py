@@ -27,16 +27,17 @@ from timing import PINN, resident_bytes
 
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-70B")
 GPUS = ("H100", "H200", "B200", "A100")
-#: Predictions that all clients request repeatedly.
+#: Prediction requests that all clients repeat, so that the server can answer from its cache.
 USUAL = [{"model": model, "gpu": gpu} for model in MODELS[:2] for gpu in GPUS]
 CANDIDATES = 1000
-#: Seconds of load before the server's memory use is first measured.
+#: Duration of the load in seconds, after which the server's memory use is measured for the first
+#: time.
 SETTLING_S = 5.0
 
 
 @dataclass
 class Load:
-    """Measured answers to the requests of all clients.
+    """Latencies and errors of the answers to all clients' requests.
 
     Attributes:
         seconds: Latency of each answer in seconds.
@@ -48,7 +49,10 @@ class Load:
 
 
 def bodies(new_share: float) -> Iterator[dict[str, object]]:
-    """Yield arguments of prediction requests; the share ``new_share`` of them is not yet cached."""
+    """Yield arguments of prediction requests.
+
+    A share ``new_share`` of them is new, so that the server cannot answer from its cache.
+    """
     draw = random.Random(0)
     for number in itertools.count(1):
         usual = draw.choice(USUAL)
@@ -60,7 +64,7 @@ def bodies(new_share: float) -> Iterator[dict[str, object]]:
 
 
 def candidates(number: int) -> dict[str, object]:
-    """Return a request with 1,000 configurations, different for each ``number``."""
+    """Return a request with 1,000 configurations, which are different for each ``number``."""
     axes = itertools.product(MODELS, GPUS, (1, 2, 4, 8), range(21))
     rows = [
         {"model": m, "gpu": g, "tensor_parallel_size": tp, "max_num_seqs": 1000 * (n + 1) + number}

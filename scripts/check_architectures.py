@@ -1,14 +1,14 @@
-"""Compare parameter counts with the counts of every decoder that ``transformers`` has.
+"""Compare pinn's parameter counts with the modules of every decoder in ``transformers``.
 
     PYTHONPATH=.:tests python scripts/check_architectures.py          # wrong and refused models
     PYTHONPATH=.:tests python scripts/check_architectures.py --all    # all models
 
 Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each architecture is
-built on the meta device, without weights, from its default configuration and from a smaller one.
-In the smaller one, large embeddings do not hide errors of the layers. Encoders and encoder-decoders
-are skipped. Of a multimodal model, only the text part is compared: decoder, embeddings and output
-head. Sizes without keys are read from the built modules. The exit status is 1 if a count differs by
-more than 1 %.
+built on the meta device, without weights, from its default configuration and from a smaller one, in
+which large embeddings do not hide errors of the layers. Encoders and encoder-decoders are skipped.
+Of a multimodal model, only the text part is compared: decoder, embeddings and output head. Sizes
+that the configuration does not state are read from the built modules. The exit status is 1 if a
+count differs by more than 1 %.
 """
 
 import argparse
@@ -55,7 +55,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
     },
 }
-#: Required keys of a multimodal model's default configuration, in addition to its text part.
+#: Keys that a multimodal model's default configuration must have in addition to those of its text
+#: part.
 BESIDE: dict[str, dict[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model"}},
     "emu3": {"pad_token_id": 0, "vocabulary_map": {"<image>": 5}},
@@ -65,21 +66,22 @@ BESIDE: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
     },
 }
-#: Model types that are decoder halves of encoder-decoder models; no key of theirs shows this.
+#: Model types of decoders that are half of an encoder-decoder model, although none of their keys
+#: shows this.
 HALVES = frozenset({"trocr", "bert-generation"})
-#: Keys of nested configurations that describe parts of a text model.
+#: Keys of nested configurations that describe parts of the text model itself.
 _OWN_PARTS = frozenset({"attn_config", "ffn_config"})
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 
 
 class Result(NamedTuple):
-    """Result of comparing one architecture.
+    """Result of comparing the parameter counts of one architecture.
 
     Attributes:
-        kind: ``causal`` or ``multimodal text parts``.
-        model_type: Model type of the architecture.
+        kind: Type of the model: ``causal`` or ``multimodal text parts``.
+        model_type: ``model_type`` of the architecture in config.json.
         status: ``read``, ``read off modules``, ``wrong``, ``refused`` or ``not built``.
-        text: Relative differences of parameter counts, or the reason of the status.
+        text: Relative differences of parameter counts, or the reason for the status.
     """
 
     kind: str
@@ -89,7 +91,7 @@ class Result(NamedTuple):
 
 
 def architectures() -> Iterator[tuple[str, str, str]]:
-    """Yield kind, ``model_type`` and class name of each decoder."""
+    """Yield the kind (see :class:`Result`), ``model_type`` and class name of each decoder."""
     from transformers.models.auto import configuration_auto, modeling_auto
 
     encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
@@ -111,7 +113,7 @@ def _is_encoder_decoder(cls: Any) -> bool:
 
 
 def smaller(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration of at most 8 layers and 1,024 tokens."""
+    """Return a configuration with at most 8 layers and a vocabulary of at most 1,024 tokens."""
     found = copy.deepcopy(dict(config))
     text = found["text_config"] if isinstance(found.get("text_config"), dict) else found
     for key in _LAYERS:
@@ -143,10 +145,10 @@ def true_parameters(config: Any, name: str, kind: str) -> int:
 
 
 def _size(name: str, parameter: Any, config: Any) -> int:
-    """Return the number of elements of a parameter, without experts that compute nothing.
+    """Return the number of elements of a parameter, without those of experts that compute nothing.
 
-    transformers 5.24 allocates these experts for half of LongCat-Flash's
-    (modeling_longcat_flash.py); checkpoints have none.
+    transformers 5.24 allocates such experts for half of the experts of LongCat-Flash
+    (modeling_longcat_flash.py); checkpoints have no weights for them.
     """
     idle = getattr(config, "zero_expert_num", None) or 0
     if name.endswith("experts.gate_up_proj") and idle:
@@ -165,7 +167,8 @@ def configurations(model_type: str) -> Iterator[Any]:
     cls = configuration_auto.CONFIG_MAPPING[model_type]
     values = cls().to_dict() | BESIDE.get(model_type, {})
     text, tied = values.get("text_config", values), values.get("tie_word_embeddings")
-    # The default configurations of a model and of its text part may contradict each other.
+    # The default configurations of a model and of its text part may contradict each other, so both
+    # get equal values.
     text |= SIZES.get(text["model_type"], {})
     text |= {} if tied is None else {"tie_word_embeddings": tied}
     yield cls.from_dict(dict(values))
@@ -174,7 +177,7 @@ def configurations(model_type: str) -> Iterator[Any]:
 
 
 def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
-    """Return a configuration's model, read from its keys or else from transformers' modules."""
+    """Return a configuration's model and how it was read: from keys, or from built modules."""
     try:
         return model_from_config(config, name), READ
     except UnknownLayersError as refusal:

@@ -1,4 +1,4 @@
-"""Compare plans for small random problems with brute force over a fine grid of rates.
+"""Compare plans for small random problems with a brute-force search over a fine grid of rates.
 
 python scripts/check_plan.py [--cases 30] [--first 0]
 
@@ -40,8 +40,8 @@ from pinn.simulator.workloads.load import Load, LoadFlags
 from pinn.simulator.workloads.rates import at_rate
 from pinn.simulator.workloads.workload import PromptGroups, open_loop, shared_prefix
 
-#: Ratio of neighbouring rates of the grid, and number of grid steps far from the pass/fail
-#: threshold.
+#: Ratio of one rate of the grid to the next lower one; and coarse step of the search in grid rates,
+#: which is also the number of consecutive rates that must pass, or fail, for the search to end.
 RUNG, FAR = 1.002, 48
 #: Highest rate of the grid as a multiple of the rate at which a replica is always busy.
 MOST = 1000.0
@@ -98,11 +98,12 @@ class Highest(NamedTuple):
     """Maximum request rates of a grid at which one replica meets the latency limits.
 
     Attributes:
-        per_s: Pass/fail threshold that the fewest rates of the grid contradict. Percentiles of a
-            few hundred requests scatter from rate to rate, so the maximum passing rate would depend
-            on the number of tries. Infinite if the whole load passes at once.
+        per_s: Pass/fail threshold that contradicts the results of the fewest rates of the grid. It
+            is used because percentiles of a few hundred requests scatter from rate to rate, so the
+            maximum passing rate would depend on the number of rates tried. Infinite if all rates of
+            the grid pass.
         first_fails_after: Maximum rate below the first rate that fails.
-        holds: Maximum rate that passes.
+        holds: Maximum rate that meets the limits.
     """
 
     per_s: float
@@ -130,7 +131,8 @@ def highest(candidate: Candidate, problem: PlanningProblem) -> Highest | None:
         return None
     if all(held.values()):
         return Highest(math.inf, math.inf, math.inf)
-    # Try lower rates until several consecutive rates pass, and higher rates until several fail.
+    # Try lower rates until several consecutive rates pass, and higher rates until several
+    # consecutive ones fail.
     first = rung = min(rung for rung, is_held in held.items() if not is_held)
     while rung >= max(first - FAR, bottom):
         first = first if holds(rung) else rung
@@ -153,8 +155,8 @@ def fleet(
 ) -> int | None:
     """Return the minimum number of replicas that pass at the required rate, tried one by one.
 
-    For loads that end before servers are full, the first number is the required rate divided by the
-    rate of a replica. None is returned if no fleet passes that can be simulated and is cheaper than
+    If the load ends before servers are full, at least the required rate divided by ``rate_per_s``
+    is required. The result is None if no fleet passes that can be simulated and costs at most
     ``least``.
     """
     trials = Trials(candidate, problem.replica_load(), problem.slo)
@@ -203,7 +205,8 @@ def compared(seed: int) -> dict | None:
     return {
         "seed": seed, "limits": problem.slo.text, "winner": winner, "plan": first.label,
         "same_winner": winner == first.label,
-        # Two candidates whose rates differ by less than the width of the search are tied.
+        # Two candidates are tied if their rates differ by less than the width of the search's final
+        # interval.
         "tied": own_expense == expense and own_used <= used * (1 + rate_search.WIDTH),
         "replicas": first.replicas, "chance": first.chance,
         "expense_percent": 100 * (first.cost_per_hour / expense - 1),

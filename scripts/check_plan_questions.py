@@ -33,7 +33,7 @@ from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.serving import ServingSpec
 
 QUESTIONS = Path(__file__).with_name("plan_questions.yaml")
-#: First seed of the check; plans use the seeds 0 and 1001 to 1004.
+#: First seed with which fleets are simulated here; plans use the seeds 0 and 1001 to 1004.
 FIRST_SEED = 71
 #: Maximum excess over a latency limit as a share of the limit, and maximum extra cost as a share of
 #: the longer search's cost.
@@ -58,7 +58,7 @@ def expense(choice: Choice) -> float:
 
 
 def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
-    """Return a fleet's largest excess over a limit with other seeds, as a share of the limit."""
+    """Return a fleet's largest relative excess over a latency limit in runs with other seeds."""
     limits = parse_slo(slo)
     worst = -1.0
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
 
 
 def answered(question: Mapping[str, object], asked: argparse.Namespace) -> dict[str, object]:
-    """Return the comparison of a question's plan with the plan of a longer search."""
+    """Compare the plan for a question with the plan of a longer search, and return the result."""
     with tempfile.TemporaryDirectory() as folder:
         short = planned(question, asked.cpu_seconds, Path(folder))
         print(f"  {short.choices[0].label}, {short.untried} untried", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 RENAMES = Path(__file__).with_name("renames.csv")
-#: Names of the module with a checkout's command line, newest first.
+#: Names of the module that runs the command line of a checkout, newest first.
 COMMAND_LINES = ("pinn.cli.main", "pinn.interface.commands.main")
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
@@ -55,7 +55,7 @@ ABOUT = ("simulated_by", "exporter", "seconds")
 
 
 def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
-    """Return file -> content of all files and output that the commands write."""
+    """Run the commands in a checkout, and return the content of each file and output by name."""
     out.mkdir(parents=True)
     (out / "load.yaml").write_text(LOAD)
     (out / "closed.yaml").write_text(CLOSED)
@@ -69,7 +69,7 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
             raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")
         found[f"printed by {command.split()[0]} {command.split()[-1]}"] = done.stdout.split()
     found |= {path.name: json.loads(path.read_text()) for path in sorted(out.rglob("*.json"))}
-    # Before 0.2 rejected candidates were listed in the order in which workers ended.
+    # The order of rejected candidates is arbitrary before 0.2, so they are sorted.
     found["plan.json"]["left_out"].sort(key=json.dumps)
     for path in out.glob("*.csv"):
         found[path.name] = list(csv.reader(path.read_text().splitlines()))
@@ -81,7 +81,7 @@ def _is_module(checkout: Path, name: str) -> bool:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """Return nested values under current names of keys, without the keys in ``ABOUT``."""
+    """Return nested values with current names of keys, without keys that are not compared."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key not in ABOUT}
         return {names.get(key, key): renamed(each, names) for key, each in kept.items()}
@@ -89,7 +89,7 @@ def renamed(value: Any, names: dict[str, str]) -> Any:
 
 
 def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every number and text of nested values, with its container and path of keys."""
+    """Yield every number, text and container in nested values, each with its path of keys."""
     if not isinstance(value, dict | list):
         yield where, value
         return

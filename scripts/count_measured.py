@@ -1,4 +1,4 @@
-"""Write ``data/engines/measured.csv``: measured engine releases, and counts of their rows.
+"""Write ``data/engines/measured.csv``: engine releases with measurements, and their counts.
 
 python scripts/count_measured.py data/engines
 """

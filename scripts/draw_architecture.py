@@ -1,4 +1,4 @@
-"""Draw docs/images/architecture.svg from the imports: ``python scripts/draw_architecture.py``.
+"""Draw docs/images/architecture.svg from imports: ``python scripts/draw_architecture.py``.
 
 Packages are in the order of ``pinn.__doc__``. An arc on the left means that one package imports
 another; its width grows with the number of imports.

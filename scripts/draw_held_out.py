@@ -1,8 +1,8 @@
 """Plot measured against predicted TPOT of held-out data.
 
-Usage: ``python scripts/draw_held_out.py [PNG]``.
-``checkpoints/left_out/predictions.csv`` has a prediction of every measured deployment by a network
-that held out its model and its kernels. The default file is docs/images/held-out.png.
+Usage: ``python scripts/draw_held_out.py [PNG]``. The data is
+``checkpoints/left_out/predictions.csv``: every measured deployment is predicted by a network that
+was trained without its model and kernels. The default file is docs/images/held-out.png.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     python scripts/draw_measuring.py STEPS docs/images
 
-``STEPS`` is a folder that ``pinn measure`` wrote. The narrowing of intervals is simulated on the
-first deployments of ``scripts/score_measuring.py``, with noise of 1 % per step.
+``STEPS`` is a folder that ``pinn measure`` wrote. The effect of the order on intervals is simulated
+on the first deployments of ``scripts/score_measuring.py``, with noise of 1 % per step.
 """
 
 import sys
@@ -19,12 +19,13 @@ from pinn.api.calibration import calibrate
 from pinn.calibration.calibrated import StepCalibration
 from pinn.common.plots import MARKERS, new_figure, png
 
-#: Minutes at which interval widths are evaluated, and number of deployments for the median.
+#: Minutes of measuring at which interval widths are evaluated; and number of deployments for the
+#: median width.
 _MINUTES, _DEPLOYMENTS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0), 6
 
 
 def before_and_after(found: StepCalibration) -> Figure:
-    """Return a plot of predicted over measured batch times, before and after calibration."""
+    """Return a plot of errors of predicted step times, before and after calibration."""
     figure, axes = new_figure(3.4)
     axis, measured = axes[0, 0], found.steps.seconds
     axis.axhspan(-5, 5, color="0.93")
@@ -41,7 +42,10 @@ def before_and_after(found: StepCalibration) -> Figure:
 
 
 def narrowing() -> Figure:
-    """Return a plot of the targets' median relative interval width over simulated minutes."""
+    """Return a plot of the interval widths of target metrics over minutes of measuring.
+
+    Widths are relative to those before measuring, and medians over simulated deployments.
+    """
     with tempfile.TemporaryDirectory() as folder:
         tables = [
             score(*one, 0.01, seed, Path(folder), minutes=_MINUTES)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from prose_pieces import Piece, pieces
 
-#: Kind of piece -> number of pieces drawn with an odd seed, and with an even seed.
+#: Kind of piece -> number of pieces that an odd seed draws, and number that an even seed draws.
 COUNTS = {
     "docstring": (10, 10),
     "comment": (5, 5),
@@ -25,7 +25,7 @@ COUNTS = {
 
 
 def draw(seed: int, drawn_from: list[Piece]) -> list[Piece]:
-    """Return the pieces that a seed draws; the result depends only on the seed and all pieces."""
+    """Return the pieces that a seed draws; they depend only on the seed and ``drawn_from``."""
     even = seed % 2 == 0
     drawn: list[Piece] = []
     for kind, counts in COUNTS.items():

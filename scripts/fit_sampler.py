@@ -3,8 +3,9 @@
     python scripts/fit_sampler.py
 
 The seconds of a group of kernels are ``launch_s + vocabulary x logit_s + slowdown x requests x
-vocabulary x logit_bytes / bandwidth``. Times of groups are added, and no term is negative. The fit
-minimizes relative errors of the time.
+vocabulary x logit_bytes / bandwidth``. The three constants of each group are fitted and not
+negative. A sampling step takes the sum over its groups. The fit minimizes relative errors of that
+time.
 """
 
 from pathlib import Path
@@ -19,24 +20,28 @@ from pinn.specs.gpu import load_gpu
 TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"
 GPU = "H100-SXM"
 GROUPS = ("TAKEN", "DRAWN", "MASS", "COUNT_BESIDE_MASS", "COUNT", "RATIO", "PENALIZED")
-#: Sampling setting -> group of kernels, in addition to the kernels of greedy sampling.
+#: Sampling setting -> group of kernels that it needs in addition to those of greedy sampling.
 ASKED = {
     "draw": "DRAWN", "top-p": "MASS", "top-k": "COUNT", "min-p": "RATIO", "penalties": "PENALIZED",
 }  # fmt: skip
 
-#: Scales of launch_s, logit_s and slowdown, for a well-conditioned least-squares problem.
+#: Scales of launch_s, logit_s and slowdown, with which the least-squares problem is
+#: well-conditioned.
 _UNITS = np.array([1e-5, 1e-10, 1.0])
 
 
 def groups(settings: str) -> set[str]:
-    """Return the names of the kernel groups that a row's sampling settings use."""
+    """Return the names of the kernel groups that the sampling settings of a row use."""
     found = {"TAKEN", *(ASKED[name] for name in settings.split() if name != "greedy")}
     both = {"COUNT", "MASS"} <= found
     return found - {"COUNT"} | {"COUNT_BESIDE_MASS"} if both else found
 
 
 def fit(timed: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-    """Return launch time, logit time and slowdown by kernel group, and rows' relative errors."""
+    """Return launch time, time per logit and slowdown of each kernel group.
+
+    The second result is the relative error of each row.
+    """
     bandwidth = load_gpu(GPU).memory_bandwidth_bytes_per_s
     seconds, logits, requests = timed[["seconds", "vocabulary", "requests"]].to_numpy().T
     terms = np.zeros((len(timed), len(GROUPS), 3))

@@ -1,10 +1,11 @@
-"""Fit the shipped kernel surrogates: to all kernels, and without the kernels of each model.
+"""Fit the shipped kernel surrogates: once to all kernels, and once without each model's.
 
     python scripts/fit_surrogates.py
 
-Writes ``checkpoints/kernels/<exclusion>`` from the installed kernel tables. The models are the
-models of the measured deployments. With these fits a leave-one-model-out run is quick. Surrogates
-of other exclusions are fitted when a run needs them, and cached by the run.
+Kernel surrogates are fits to measured kernel times. The script writes them to
+``checkpoints/kernels/<exclusion>``, where the exclusion is the model without whose kernels they are
+fitted; there is one for each measured model. With these fits a leave-one-model-out run is quick.
+Other fits are computed and cached when a run needs them.
 """
 
 import shutil
@@ -20,7 +21,7 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 
 
 def exclusions() -> list[Exclusion]:
-    """Return the empty exclusion, followed by the exclusion of each measured model."""
+    """Return an empty exclusion, then one for each measured model without whose kernels to fit."""
     observations, _ = read_silicon()
     models = {d.model.name: d.model for d in observed_deployments(observations).values()}
     return [Exclusion(), *(Exclusion(models=(models[name],)) for name in sorted(models))]

@@ -1,11 +1,12 @@
-"""Write data/engines/launch_facts.csv from a table of flags in the public benchmark's scripts.
+"""Write data/engines/launch_facts.csv: engine flags of a public benchmark's launch scripts.
 
 python scripts/import_launch_facts.py SOURCE
 
-SOURCE is a CSV (also .csv.gz) with one line per configuration, point and interval of equal flags,
-made from the history of SemiAnalysisAI/InferenceX. Columns that affect a step, the schedule or the
-client's load are kept, with their source. Rows that are equal in these columns are merged into one
-with a list of points. ``pinn.measurements.deployments.launch_facts`` reads the result.
+SOURCE is a CSV (also .csv.gz) that was made from the history of SemiAnalysisAI/InferenceX. It has
+one line per configuration, measured point (lengths, parallelism, concurrency) and period in which
+the script had the same flags. Columns that affect a step, the schedule or the client's load are
+kept, with their source. Rows that are equal in these columns are merged into one with a list of
+points. ``pinn.measurements.deployments.launch_facts`` reads the result.
 """
 
 import re
@@ -28,12 +29,12 @@ _MODELS = {
     "DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
     "Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
 }
-#: Prefixes of environment variables that affect neither steps nor the schedule.
+#: Prefixes of the names of environment variables that affect neither steps nor the schedule.
 _IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", "TLLM_OVERRIDE")
 
 
 def compact(source: pd.DataFrame) -> pd.DataFrame:
-    """Return the source table's rows in ``COLUMNS``, with equal rows merged."""
+    """Return the rows of the source table with the columns ``COLUMNS``, equal rows merged."""
     lines = pd.concat([_renamed(source), *_branch_runs(_renamed(source))], ignore_index=True)
     lines = _joined_in_time(lines)
     about = [c for c in COLUMNS if c != "points"]
@@ -51,8 +52,8 @@ COLUMNS = (
     "own_change", "borrowed", "points", *FLAGS, "script", "commit",
 )  # fmt: skip
 
-#: Column -> column of the source table and a regular expression, whose group is the value (``yes``
-#: without a group).
+#: Column -> column of the source table and a regular expression. The value is the expression's
+#: group, or ``yes`` if it matches and has no group.
 _PATTERNS = {
     "own_change": ("change_of", "^this configuration$"),
     "enable_dp_attention": ("dp_attention_passed", "^true$"),
@@ -100,7 +101,7 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
 
 
 def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return runs of branches that are missing in the benchmark's default branch.
+    """Return rows for benchmark runs of branches, which the default branch does not have.
 
     MiniMax's commit beb6a6b18 has the script of the merge bddbf4031. No branch has Kimi's script
     for B300, so the script for B200 of that day is used.
@@ -120,7 +121,7 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with consecutive intervals of equal flags merged under their first commit."""
+    """Return rows with consecutive periods of equal flags merged; the first commit is kept."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
     lines = lines.dropna(subset=same)
     of_one = lines.groupby(same, sort=False).ngroup().rename("of_one")
@@ -131,7 +132,7 @@ def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _point(line: pd.Series) -> str:
-    """Return a measured point's label ``isl/osl/tp/ep/dp:concurrencies``, as in the benchmark."""
+    """Return the label of a measured point, ``isl/osl/tp/ep/dp:concurrencies``."""
     data = "dp" if line["dp_attn_label"] == "true" else ""
     spread = line["ep_label"] if line["ep_label"] != "1" else ""
     clients = " ".join(line["concurrency"].split())
@@ -139,7 +140,10 @@ def _point(line: pd.Series) -> str:
 
 
 def _longest(line: pd.Series) -> str:
-    """Return the context's margin beyond prompt and output as ``+200``, if a workflow has it."""
+    """Return the margin of ``max_model_len`` over prompt and output as ``+200``.
+
+    If it is none of the margins of the benchmark's workflows, return the length itself.
+    """
     if not line["max_model_len"]:
         return ""
     margin = int(line["max_model_len"]) - int(line["isl"]) - int(line["osl"])
@@ -160,14 +164,17 @@ def _prompts(text: str) -> str:
 
 
 def _balance(text: str) -> str:
-    """Return ``timeout_iters`` of attention data parallelism; ``default`` if not passed."""
+    """Return ``timeout_iters`` of TensorRT-LLM's balancing of attention data parallelism.
+
+    The result is ``default`` if the script does not pass it, and empty without balancing.
+    """
     if "enable_balance=True" not in text:
         return ""
     return _said(r"\btimeout_iters=(\d+)", text) or "default"
 
 
 def _drafts(text: str) -> str:
-    """Return speculative decoding settings as text ``METHOD tokens``."""
+    """Return settings of speculative decoding as text: method and number of draft tokens."""
     if not text:
         return ""
     if layers := _said(r'"num_nextn_predict_layers": (\d+)', text):

@@ -1,4 +1,4 @@
-"""Score the fit of calibration factors by inner cross-validation folds with two held-out models.
+"""Score fits of calibration factors by cross-validation with two held-out models.
 
     python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
     python scripts/inner_folds.py gpt-oss kernels=newer
@@ -49,7 +49,7 @@ SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured deployments, serving runs and whole steps; steps are used only for evaluation."""
+    """Measured deployments, serving runs and whole steps; whole steps are never fitted to."""
 
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()
@@ -68,7 +68,10 @@ class Measurements:
 def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
-    """Print scores of each second model and of all; ``overrides`` are settings as for train.py."""
+    """Print the scores of each second model and of all together.
+
+    ``overrides`` are settings as for train.py.
+    """
     config = typed(compose_config(overrides or []))
     measured = read_measured(config)
     path = os.environ.get("PINN_WHOLE_STEPS")
@@ -91,14 +94,14 @@ def inner_folds(
     first: ModelSpec,
     second: str = "",
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Yield each second model and its fold's predictions, with columns ``panel_rows.ROW_COLUMNS``.
+    """Yield each second model with its predictions; columns are ``panel_rows.ROW_COLUMNS``.
 
     Args:
-        kernels: Kernel surrogates without the first model.
+        kernels: Fits to kernel times, without those of the first model.
         settings: Settings of the fit of calibration factors and alpha.
         measured: All measurements.
         first: Model that is held out of everything.
-        second: Part of the names of second models; all others by default.
+        second: Text that the names of second models must contain; empty for all other models.
     """
     rows = without_model(measured.rows, first)
     measured = Measurements(rows, measured.runs, measured.steps)
@@ -110,7 +113,7 @@ def inner_folds(
 
 
 def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[ModelSpec]:
-    """Return the second models: one of each set of near copies, and none like the first model."""
+    """Return the second models: one of each set of near copies, and no near copy of the first."""
     others = (one.deployment for one in (*measured.runs, *measured.steps))
     models = {d.model.name: d.model for d in (*measured.rows.deployments, *others)}
     found: list[ModelSpec] = []
@@ -124,9 +127,9 @@ def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[Mode
 
 @dataclass(frozen=True)
 class Composed:
-    """Predictor by step times summed from fitted kernels, without a network.
+    """Predictor whose step times are summed from fitted kernels, without a network.
 
-    The cross-validation fold decides which data is held out.
+    Its fits determine which data is held out.
     """
 
     teacher: Teacher

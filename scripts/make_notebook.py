@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "reference" / "notebook.md"
 
 
 def run_cells(notebook: dict[str, Any]) -> None:
-    """Run every code cell in one namespace and store the output of each in ``notebook``.
+    """Run every code cell of a notebook in one namespace, and store its output in the cell.
 
     Raises:
         Exception: Any error that a cell raises.
@@ -59,7 +59,7 @@ def _outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def write_page() -> None:
-    """Write the notebook, without running it, as a Markdown page with its pictures."""
+    """Write the notebook, without running it, as a Markdown page with its figures."""
     parts = []
     for number, cell in enumerate(json.loads(NOTEBOOK.read_text())["cells"]):
         source = "".join(cell["source"])

@@ -1,4 +1,4 @@
-"""Write the page of commands and the interactive page; building the docs runs this script."""
+"""Write the page of commands and the interactive page when the docs are built."""
 
 import os
 from pathlib import Path

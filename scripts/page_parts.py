@@ -1,11 +1,11 @@
-"""Generated parts of pages, between ``<!-- begin NAME -->`` and ``<!-- end -->``."""
+"""Generated parts of docs pages, between ``<!-- begin NAME -->`` and ``<!-- end -->``."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 
 def write_part(pages: Iterable[Path], name: str, part: str) -> None:
-    """Replace the text between the two marks of a generated part, on every page with the marks."""
+    """Replace the text between the marks of a generated part on every page that has these marks."""
     begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
     found = [page for page in pages if begin in page.read_text()]
     if not found:

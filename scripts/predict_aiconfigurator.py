@@ -27,7 +27,8 @@ from pinn.units import MILLISECOND
 PACKAGE, VERSION = "aiconfigurator", "0.12.0"
 COLUMNS = ("row_id", "ttft_s", "tpot_s", "recipe", "reason")
 
-#: Ways to describe a deployment to the package, tried in this order until one gives a prediction.
+#: Ways (recipes) to describe a deployment to AIConfigurator, which are tried in this order until
+#: one gives a prediction.
 RECIPES = ("adapter", "fp8_gemm", "checkpoint")
 
 _MODELS = {
@@ -40,7 +41,8 @@ _MODELS = {
     "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
 }
-#: Checkpoints whose config states the number formats; for all others an argument states them.
+#: (Model, number format) -> checkpoint whose config states the format. For all others, an argument
+#: of the estimator states the format.
 _CHECKPOINTS = {
     ("openai/gpt-oss-120b", "mxfp4"): "openai/gpt-oss-120b",
     ("openai/gpt-oss-120b", "mxfp4_mxfp8"): "openai/gpt-oss-120b",
@@ -71,7 +73,7 @@ def predict(observations: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_installed(package: str = PACKAGE, version: str = VERSION) -> bool:
-    """Return whether the package is installed in the version of the stored predictions."""
+    """Return whether a package is installed in the version that the stored predictions used."""
     is_there = importlib.util.find_spec(package) is not None
     return is_there and importlib.metadata.version(package) == version
 
@@ -136,7 +138,10 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first prediction that a recipe gives, or why the last recipe gives none."""
+    """Return the first prediction that a recipe gives, or why the last recipe gives none.
+
+    Recipes (:data:`RECIPES`) are ways to describe a deployment to AIConfigurator.
+    """
     from aiconfigurator.cli.api import cli_estimate
 
     reason = "no recipe"
@@ -147,7 +152,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
         version = _database_version(arguments["system_name"], arguments["backend_name"])
         try:
             answer = cli_estimate(**arguments, backend_version=version)
-        except Exception as error:  # raised with many types, for missing data or memory
+        except Exception as error:  # many types, for missing data or memory
             reason = kind_of_failure(error)
             continue
         ttft_s, tpot_s = answer.ttft * MILLISECOND, answer.tpot * MILLISECOND
@@ -156,7 +161,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
 
 
 def kind_of_failure(error: Exception) -> str:
-    """Return the type of an error and its message, without local paths and details of the row."""
+    """Return an error's type and message, without local paths and details of the row."""
     text = re.sub(r"\s+", " ", str(error))
     if text.startswith("OOM"):
         return "does not fit in GPU memory by the peer's count"
@@ -165,7 +170,10 @@ def kind_of_failure(error: Exception) -> str:
 
 @cache
 def _database_version(system: str, engine: str) -> str:
-    """Return an engine's version in its newest kernel tables of a GPU; cached, as this is slow."""
+    """Return the engine version of the newest kernel tables of AIConfigurator for a GPU.
+
+    Results are cached, since finding the version is slow.
+    """
     from aiconfigurator.sdk.perf_database import get_latest_database_version
 
     version = get_latest_database_version(system=system, backend=engine)

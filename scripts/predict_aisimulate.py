@@ -3,10 +3,10 @@
     python scripts/predict_aisimulate.py data/peers
 
 AISimulate simulates the benchmark of a row as this project does: equal requests in a closed loop,
-under the flags of the row's launch script. Step times are summed from the package's own kernels
-(``op_level``; its newest complete tables, vLLM 0.24.0). The script needs the version named below,
-by ``pip install --pre`` in a separate environment with this project. It runs for twenty minutes.
-``pinn.training.data.released`` reads the result.
+with the flags of the row's launch script. Step times are summed from AISimulate's own kernel times
+(``op_level``; from its newest complete tables, vLLM 0.24.0). The script needs the version named
+below, by ``pip install --pre`` in a separate environment with this project. It runs for twenty
+minutes. ``pinn.training.data.released`` reads the result.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -27,16 +27,16 @@ from pinn.training.data.silicon import read_silicon
 from pinn.units import MILLISECOND
 
 PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
-#: Number of tokens per hash of a trace, the package's default; prompts with equal hashes share
-#: these tokens.
+#: Number of tokens per hash in a Mooncake trace (the package's default). Prompts with equal hashes
+#: share these tokens.
 TRACE_BLOCK = 512
-#: Value of ``max_num_seqs`` if none is given: vLLM's default on these GPUs
+#: Value of ``max_num_seqs`` if the row states none: vLLM's default on these GPUs
 #: (data/engines/defaults.csv).
 SEATS = 1024
 
 
 def predict(observations: pd.DataFrame) -> list[tuple[str, float, float, str, str]]:
-    """Return one row of ``COLUMNS`` per observation, in order, with predicted mean TTFT and TPOT.
+    """Return a row of ``COLUMNS`` per observation, in order, with predicted mean TTFT and TPOT.
 
     Raises:
         PinnError: If the package is missing or has another version.
@@ -46,7 +46,7 @@ def predict(observations: pd.DataFrame) -> list[tuple[str, float, float, str, st
 
 
 def trace(load: Workload) -> str:
-    """Return the requests of a closed loop as Mooncake's JSON lines, without shared tokens."""
+    """Return the requests of a closed loop as Mooncake's JSON lines, without shared prefixes."""
     blocks = count()
     prompts, outputs = load.prompt_tokens, load.output_tokens
     ids = [list(islice(blocks, ceil(tokens / TRACE_BLOCK))) for tokens in prompts]
@@ -55,7 +55,7 @@ def trace(load: Workload) -> str:
 
 
 def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | None:
-    """Return the package's ``CorePredictionConfig`` for an observation and a recipe.
+    """Return AISimulate's ``CorePredictionConfig`` for an observation and a recipe.
 
     Args:
         row: Observation to predict.
@@ -85,7 +85,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
 
 
 def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
-    """Return the settings of the simulated server, with the package's defaults for missing ones."""
+    """Return AISimulate's settings of the server; missing ones have the package's defaults."""
     names = {
         "tp_size": "tensor", "attention_dp_size": "attention_data",
         "moe_tp_size": "moe_tensor", "moe_ep_size": "moe_expert",
@@ -104,7 +104,10 @@ def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first prediction that a recipe gives, or why the last recipe gives none."""
+    """Return the first prediction that a recipe gives, or why the last recipe gives none.
+
+    Recipes (``predict_aiconfigurator.RECIPES``) are ways to describe a deployment.
+    """
     from aisimulate.config.cli import CorePredictionConfig
     from aisimulate.predict import PredictionExecutionError, run_prediction
     from aisimulate.runner import EngineReplayRunnerFactory

@@ -1,4 +1,4 @@
-"""Pieces of prose in the repository: docstrings, comments, sentences of docs, and shown strings."""
+"""Pieces of prose in the repository: docstrings, comments, sentences of docs, and messages."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from pathlib import Path
 from pinn.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Table of the reasons for which engines refuse deployments, each with a remedy.
+#: Table of the deployments that engines refuse, with a reason and a remedy for each.
 REFUSALS = "data/engines/refusals.csv"
-#: Names of functions whose arguments are help texts of options.
+#: Names of functions whose arguments are help texts of command-line options.
 _FLAGS = ("flag", "Flag", "cost")
-#: Minimum number of words of a sentence, and of a string that counts as prose.
+#: Minimum number of words of a sentence of docs, and of a string in code that counts as prose.
 _WORDS_OF_SENTENCE, _WORDS_OF_STRING = 4, 5
-#: Maximum context shown: lines of code under a comment, and characters of a string's statement.
+#: Maximum context that is shown with a piece: lines of code under a comment, and characters of the
+#: statement around a string.
 _LINES_OF_CODE, _CODE_CHARACTERS = 3, 300
 _WORD = re.compile(r"(?<![\w{.'\"/-])[A-Za-z][a-z]+(?=$|[ .,;:])")
 #: Pattern of strings that are no prose: regular expressions, patterns of log lines, and code.
 _NOT_PROSE = re.compile(r"\.\*|\\[a-z]|\(\?|#[a-z]|^[^\w{'\"*-]|^--?\w+$|</?\w+>")
 _NOT_COMMENT = re.compile(r"#\s*(?:noqa|type:|fmt:|mypy:|!|pragma)")
-#: Bold heading at the beginning of a paragraph, which is context of its first sentence.
+#: Bold heading at the beginning of a paragraph. It is shown as context of the paragraph's first
+#: sentence.
 _RUN_IN = re.compile(r"\*\*([^*]+[.:!?])\*\*\s*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)[)*]*\s+(?=[A-Z0-9`\[*(])")
-#: Pattern of text that is skipped: code, lists of pages, generated parts and remarks to scripts.
+#: Pattern of text in docs that is skipped: code, lists of pages, generated parts and HTML comments.
 _SKIPPED = re.compile(
     r"^```.*?^```$|^:{3,}.*?^:{3,}$|<!-- begin .*?<!-- end -->|<!--.*?-->",
     re.DOTALL | re.MULTILINE,
@@ -43,7 +45,7 @@ class Piece:
 
     Attributes:
         kind: One of docstring, comment, sentence, help, error, output.
-        place: Path and line, or path and heading.
+        place: Path and line of the piece, or path and heading.
         before: Context above the piece, such as the signature of a docstring's function.
         text: Text to grade; values that are put into a string are shown as ``{name}``.
         after: Context below the piece, such as the code under a comment.
@@ -135,7 +137,7 @@ def _is_prose(said: str) -> bool:
 
 
 def _shown(node: ast.AST) -> str | None:
-    """Return a string expression as a reader sees it; None for other expressions."""
+    """Return a string expression as its reader sees it; None for other expressions."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if not isinstance(node, ast.JoinedStr):
@@ -148,14 +150,14 @@ def _shown(node: ast.AST) -> str | None:
 
 
 def _placeholder(value: ast.expr) -> str:
-    """Return ``{name}`` for an inserted expression, or one text that the expression may yield."""
+    """Return ``{name}`` for an expression inserted in a string, or a text that it may yield."""
     if isinstance(value, ast.IfExp):
         return _shown(value.body) or _placeholder(value.body)
     return f"{{{_name(value)}}}"
 
 
 def _name(value: ast.expr) -> str:
-    """Return a name for the value of an expression in a message."""
+    """Return a name for an expression's value, to show it as ``{name}`` in a message."""
     match value:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

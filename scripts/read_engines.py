@@ -55,12 +55,15 @@ def main(
 
 
 def read_all(source: EngineSource, readers: Sequence) -> list[Line]:
-    """Return all rows of a release's defaults, in the order of the engine's readers."""
+    """Return all rows with a release's defaults, in the order of the engine's readers."""
     return [line for reader in readers for line in reader(source)]
 
 
 def defaults_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
-    """Return all rows of defaults, and a row with the default release, the newest that was read."""
+    """Return all rows of an engine's defaults, from the releases that were read.
+
+    Two more rows name the newest of these releases, which is the default, and the oldest.
+    """
     ends = (("", "newest", sources[-1]), ("oldest_", "oldest", sources[0]))
     heads = [
         default(f"{start}engine_version", each.version, f"{said} release that was read")
@@ -75,7 +78,10 @@ def kernels_of(module: ModuleType, sources: list[EngineSource]) -> list[Line]:
 
 
 def write(path: Path, columns: tuple[str, ...], engine: str, rows: list[Line]) -> None:
-    """Replace an engine's rows in a table; rows of other engines, or without a reader, stay."""
+    """Replace the rows of an engine in a table.
+
+    Rows of other engines, and of flags that no reader reads, stay unchanged.
+    """
     old = pd.read_csv(path, dtype=str, keep_default_na=False)
     parts = dict(iter(old.groupby("engine", sort=False)))
     own, read = parts.get(engine, old[:0]), pd.DataFrame(rows, columns=columns)

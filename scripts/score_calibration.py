@@ -35,7 +35,10 @@ Scores = tuple[pd.DataFrame, dict[str, float]]
 
 
 def round_trips(trials: int) -> Scores:
-    """Return errors of known factors recovered from benchmark files, with the shipped prior."""
+    """Return errors of known calibration factors, recovered from simulated benchmark files.
+
+    The fits start from the shipped checkpoint's prior.
+    """
     from round_trips import score
 
     table = score(servers.prior_of, trials, workers=None)
@@ -43,7 +46,10 @@ def round_trips(trials: int) -> Scores:
 
 
 def journeys(trials: int) -> Scores:
-    """Return errors of known alphas recovered from traces, with the checkpoint's prior."""
+    """Return errors of known alphas, recovered from simulated traces of requests.
+
+    The fits start from the shipped checkpoint's prior.
+    """
     from journeys import DEPLOYMENT, score
 
     table = score(servers.prior_of(DEPLOYMENT), trials, workers=None)
@@ -60,7 +66,10 @@ def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
 
 
 def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
-    """Return load pairs' median and worst errors; a server with inconsistent loads is separate."""
+    """Return median and worst errors over pairs of loads.
+
+    The server whose loads contradict each other most has its own row.
+    """
     names = ("n", "before_median", "median", "worst")
     return pd.DataFrame(
         {"servers": side} | {name: round(figures[f"{side}_{name}"], 2) for name in names}
@@ -73,7 +82,8 @@ def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
     return table.round(2)
 
 
-#: Part -> function that returns its scores, and function that returns the table for a page.
+#: Part of the scores -> function that computes it, and function that returns the table for a docs
+#: page.
 PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = {
     "steps": (lambda _: servers.score_steps(), as_it_is),
     "deployments": (lambda _: deployments.score(), shown_deployments),

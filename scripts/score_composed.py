@@ -3,10 +3,10 @@
     python scripts/score_composed.py composed.csv [run_fit.rounds=3 ...]
     python scripts/score_composed.py new.csv --against composed.csv --alone "fresh prompts: ..."
 
-Use this script to choose mechanisms of a step before a network is trained on them. Each measured
-model is held out as in the folds of a training: its kernels, deployments and serving runs. Data
-that is never fitted is predicted by the fit to everything. Serving runs that are used for training
-are not scored here. Environment variables name the data: ``PINN_SERVING_RUNS``,
+Use this script to choose how a step's time is modelled before a network is trained on it. Each
+measured model is held out as in the folds of a training: its kernels, deployments and serving runs.
+Data that is never fitted is predicted by the fit to everything. Serving runs that are used for
+training are not scored here. Environment variables name the data: ``PINN_SERVING_RUNS``,
 ``PINN_HELD_OUT_RUNS``, ``PINN_WHOLE_STEPS`` and ``PINN_PUBLIC_MEASUREMENTS``. The script runs for
 about ten minutes on two cores.
 """
@@ -41,13 +41,13 @@ from pinn.training.teacher import Teacher
 
 @dataclass(frozen=True)
 class Folds:
-    """Predictors with step times summed from kernels, one fitted without each measured model."""
+    """Latency predictors without a network: one per held-out model, and one for all data."""
 
     whole: Composed
     without: tuple[tuple[ModelSpec, Composed], ...]
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return the latency model of each deployment, from the fit that held out its model."""
+        """Return the latency model of each deployment, from the fit without its model."""
         chosen = [self._of(one.model) for one in deployments]
         found: dict[int, LinearLatency] = {}
         for of in (self.whole, *(fold for _, fold in self.without)):
@@ -83,7 +83,7 @@ def main(
     against: Path | None = None,
     alone: str | None = None,
 ) -> None:
-    """Write the scorecard to ``out``, and print it or its comparison with ``against``."""
+    """Fit the calibration factors without each held-out model, and to all data, like train.py."""
     paths = {
         name: [Path(path) for path in old_names.variable(name).split(os.pathsep) if path]
         for name in ("PINN_HELD_OUT_RUNS", "PINN_WHOLE_STEPS", "PINN_PUBLIC_MEASUREMENTS")
@@ -95,7 +95,7 @@ def main(
     if against is None:
         print(panel.panel_grid(panel.group_scores(found)).markdown())
         return
-    noise = pd.Series(0.0, found["group"].unique())  # no network, so no training noise
+    noise = pd.Series(0.0, found["group"].unique())  # no network, so no noise of training
     table, verdict = panel.compare_panels(panel.read_panel(against), found, noise, alone)
     print(f"{panel.panel_grid(table).markdown()}\n\nB is {verdict}.")
 

@@ -40,39 +40,46 @@ from pinn.training.data import engine_deployments, silicon
 
 POOLS = ("prefill", "decode")
 
-#: Number of matrix rows that share a scale in block formats; a slice of an expert has whole blocks.
+#: Number of matrix rows that share a scale in block formats. A slice of an expert must have whole
+#: blocks.
 _BLOCK = 128
-#: GPUs whose SGLang scripts keep the model's KV cache format; all other scripts set fp8.
+#: GPUs for which SGLang's scripts keep the model's own KV cache format; all other scripts set fp8.
 _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
-#: Number of GPUs per machine. SGLang's servers on more GPUs are assumed to exchange tokens by
-#: DeepEP, as ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 states (not read again).
+#: Number of GPUs per machine. Servers of SGLang on more GPUs are assumed to exchange tokens by
+#: DeepEP, as ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 states (not checked
+#: again since).
 _MACHINE_RANKS = 8
 #: (Number format, GPU) -> ``--chunked-prefill-size`` in SGLang's aggregated scripts
-#: (``data/engines/launch_facts.csv``). All other servers, and vLLM's, have their engine's default.
+#: (``data/engines/launch_facts.csv``). All other servers of SGLang, and those of vLLM, have their
+#: engine's default.
 _CHUNKS = {
     ("nvfp4", "b200_sxm"): 16384,
     ("fp8_block", "b200_sxm"): 32768,
     ("fp8_block", "h200_sxm"): 32768,
 }
 _USUAL_TOKENS = 8192
-#: Share of GPU memory for weights and KV cache, large enough for all requests, since rows whose
-#: requests waited for memory are excluded.
+#: Share of GPU memory for weights and KV cache. It is large enough for all requests, since rows in
+#: which requests waited for memory are excluded.
 _MEMORY_SHARE = 0.97
-#: TensorRT-LLM's default ``max_num_tokens``, and the multiple and margin of its scripts' budgets.
-#: Without room for a prompt in a step with all decodes, some prompts would starve.
+#: TensorRT-LLM's default ``max_num_tokens``; and the number of tokens by which its scripts' token
+#: budgets exceed decodes plus a prompt, and of which they are multiples. Without room for a prompt
+#: in a step with all decodes, some prompts would starve.
 _TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
-#: Margin of ``--max-model-len`` beyond prompt and output, as the benchmark's workflow computes it.
+#: Tokens by which ``--max-model-len`` exceeds prompt and output, as in the benchmark's workflow.
 _MODEL_LEN_MARGIN = 200
 
 _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows without numbers of servers per pool, whose batch sizes are unknown."""
+    """Return a mask of the rows that do not state the number of servers of each pool.
+
+    Their batch sizes are unknown.
+    """
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
-#: Reason -> rule by which rows are refused, in order of application.
+#: Reason -> rule by which rows are refused. The rules are applied in this order.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "copy of a measurement in another dump": engine_deployments.copy_of_a_row,
@@ -130,9 +137,10 @@ def measured_pools(row: pd.Series) -> MeasuredPools:
 def _server(row: pd.Series, pool: str) -> Deployment:
     """Return one server of a pool, with the flags of its engine's aggregated scripts.
 
-    The CUDA graphs of a decode server cover at least its share of the clients. A prefill server of
-    TensorRT-LLM has the engine's default token budget, since the aggregated scripts set a budget
-    for decodes with one prompt.
+    The aggregated scripts launch servers that do both prefill and decode. The CUDA graphs of a
+    decode server cover at least its share of the clients. A prefill server of TensorRT-LLM has the
+    engine's default token budget, since the aggregated scripts set a budget for decodes with one
+    prompt.
     """
     tp, dp = int(row[f"{pool}_tp_size"]), int(row[f"{pool}_attention_dp_size"])
     share = -(-int(row["concurrency"]) // (int(row["decode_num_workers"]) * dp))
@@ -172,10 +180,11 @@ def _server(row: pd.Series, pool: str) -> Deployment:
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
-    """Return whether each expert is whole on a GPU: if stated, or if slices would cut blocks.
+    """Return whether a pool's experts are whole on a GPU instead of sliced over GPUs.
 
-    SGLang's rows with attention data parallelism over 32 GPUs are stored as 32 shares of each
-    expert, whose widths of 2048 leave half a block to each.
+    They are if the row states expert parallelism, or if slices would cut the blocks of a number
+    format. SGLang's rows with attention data parallelism over 32 GPUs state 32 slices of each
+    expert; a width of 2048 would leave half a block to each slice.
     """
     if row[f"{pool}_moe_ep_size"] > 1:
         return True
@@ -218,7 +227,9 @@ class SteadyState(NamedTuple):
 
 
 def score_pools(rows: pd.DataFrame, of: HeldOut) -> pd.DataFrame:
-    """Return rows with predicted ``network_tpot_s`` and ``network_ttft_s``; nothing is fitted.
+    """Return the rows with TPOT and TTFT predicted by a network that held out the row's model.
+
+    The columns are ``network_tpot_s`` and ``network_ttft_s``. Nothing is fitted to the rows.
 
     Args:
         rows: Rows from :func:`read_disaggregated`.
@@ -248,7 +259,9 @@ def steady_state(
     prompt_tokens: float,
     output_tokens: float,
 ) -> SteadyState:
-    """Solve for the decode batch by bisection: larger batches make steps longer and clients slower.
+    """Solve for the steady state of both pools in a closed loop, by bisection of the decode batch.
+
+    A larger decode batch makes steps longer, so clients send less often.
 
     Args:
         pools: Servers of both pools.
@@ -283,9 +296,9 @@ def steady_state(
 def _prefill_pool(
     pools: MeasuredPools, latency: LinearLatency, prompt_tokens: float
 ) -> tuple[float, float]:
-    """Return the seconds of a single prompt, and the prompts per second of all busy servers.
+    """Return the seconds of a single prompt, and the prompts per second of the busy prefill pool.
 
-    A busy step fills the token budget with prompts; a long prompt needs several steps.
+    A step of a busy server fills the token budget with prompts; a long prompt needs several steps.
     """
     recipe = pools.prefill.recipe
     together = max(recipe.token_budget // prompt_tokens, 1.0)
@@ -297,7 +310,10 @@ def _prefill_pool(
 
 
 def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> float:
-    """Return the seconds of a step of whole prompts, or of all steps of a longer prompt."""
+    """Return the seconds of a step of ``requests`` whole prompts.
+
+    For prompts longer than the token budget, return the seconds of all their steps.
+    """
     budget = latency.deployment.recipe.token_budget
     cuts = np.arange(0.0, tokens, budget)
     chunks = {"prefill_tokens": np.minimum(tokens - cuts, budget), "prefill_cached": cuts}
@@ -305,13 +321,13 @@ def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> f
 
 
 def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> float:
-    """Return the seconds of a decode step of ``batch`` requests, at least one."""
+    """Return the seconds of a decode step of ``batch`` requests; ``batch`` is at least 1."""
     requests = np.array([max(batch, 1.0)])
     return step_seconds(latency, decode_requests=requests, decode_context=context).item()
 
 
 def pools_table(scores: pd.DataFrame) -> str:
-    """Return a Markdown table of errors for all rows, by engine, and by type of decode server."""
+    """Return a Markdown table of errors: all rows, by engine, and by type of decode server."""
     by = ["engine", "model", "gpu", "decode"]
     kinds = scores.assign(decode=np.where(scores["decode_attention_dp_size"] > 1, "DP", "TP"))
     engines = kinds.assign(model="all", gpu="all", decode="all")
@@ -327,7 +343,7 @@ def pools_table(scores: pd.DataFrame) -> str:
 
 
 def main(every: int = 1, checkpoint: Path | None = None, out: Path | None = None) -> None:
-    """Print counts of refused rows and the table of errors, using every ``every``-th row."""
+    """Print counts of refused rows and the table of errors; use only every ``every``-th row."""
     rows, report = read_disaggregated()
     for reason, count in report.refused.items():
         print(f"{count:6,}  {reason}")

@@ -2,11 +2,12 @@
 
     python scripts/score_llmd_seed.py FOLDER_OF_TRACES [FOLDER_OF_A_SEED]
 
-Fits each learner to the seed data alone, to the first 100 recorded rows, and to both. Scores it on
-the later rows of each trace in which no request waits. Prints median APE and quantile loss at 0.9
-(relative to the measured value), then the ratio of predicted to measured latency by bin of prompt
-length and running requests. Without a seed's folder, the seed is exported for Qwen3-32B on an H200,
-the deployment of the traces. The last line is JSON.
+Seed data are simulated training entries. The script fits each learner to seed data alone, to the
+first 100 recorded rows, and to both. It scores the learners on later rows of each trace in which no
+request waits. Prints median APE and quantile loss at 0.9 (relative to the measured value), then the
+ratio of predicted to measured latency by bin of prompt length and running requests. Without a
+seed's folder, the seed is exported for Qwen3-32B on an H200, the deployment of the traces. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from xgboost import XGBRegressor
 import pinn
 
 #: Deployment of the traces: two replicas with one GPU each, without prefix caching. Their vLLM
-#: release and token budget are unknown. The budget is inferred from the rows that are not scored:
-#: where requests wait, every step is full, and TPOT is 37 ms (median) with about 13 decodes. The
-#: step takes 32 ms with 256 tokens, 54 ms with 512 and 817 ms with the default of 8,192.
+#: release and token budget are unknown. The budget is inferred from the rows in which requests
+#: wait, which are not scored: every step is full there, and the median TPOT is 37 ms with about 13
+#: decodes. A step is predicted to take 32 ms with a budget of 256 tokens, 54 ms with 512 and 817 ms
+#: with the default of 8,192.
 DEPLOYMENT = {
     "model": "Qwen/Qwen3-32B", "gpu": "H200", "max_model_len": 16384,
     "enable_prefix_caching": False, "max_num_batched_tokens": 256,
@@ -43,8 +45,8 @@ FEATURES = [
     "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
     "decode_tokens_in_flight",
 ]  # fmt: skip
-#: The predictor's model types and objectives, with the default settings of each library. LightGBM
-#: is replaced by scikit-learn's histogram trees with LightGBM's settings.
+#: Types and objectives of the predictor's models, with the default settings of each library.
+#: LightGBM is replaced by scikit-learn's histogram trees with LightGBM's settings.
 LEARNERS: dict[str, Callable[[], Any]] = {
     "xgboost, mean": lambda: XGBRegressor(n_jobs=1),
     "xgboost, quantile": lambda: XGBRegressor(
@@ -55,26 +57,29 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "bayesian ridge": lambda: make_pipeline(StandardScaler(), BayesianRidge()),
 }
 QUANTILE = 0.9
-#: Number of recorded rows that learners are fitted to, without and with seed data.
+#: Number of recorded rows that learners are fitted to, with or without seed data.
 FIRST = 100
 PROMPTS, RUNNING = [0, 100, 1000, 4000, 7000, 13_000], [0, 2, 4, 8, 16, 32]
 
 
 def read_rows(path: Path) -> pd.DataFrame:
-    """Return recorded or seed entries, with ``prefix_cache_score`` 0: no prefix was cached."""
+    """Return recorded or seed entries, with ``prefix_cache_score`` set to 0.
+
+    The traces were recorded without prefix caching.
+    """
     rows = pd.read_json(path, lines=True, convert_dates=False)
     return rows.assign(prefix_cache_score=0.0)
 
 
 def predicted(learner: str, metric: str, rows: pd.DataFrame, asked: pd.DataFrame) -> np.ndarray:
-    """Fit a learner to the rows that have a metric, and return predictions for ``asked``, in ms."""
+    """Fit a learner to the rows that have a metric; return predictions for ``asked``, in ms."""
     known = rows[rows[f"actual_{metric}_ms"] > 0]
     fitted = LEARNERS[learner]().fit(known[FEATURES].to_numpy(float), known[f"actual_{metric}_ms"])
     return np.asarray(fitted.predict(asked[FEATURES].to_numpy(float)))
 
 
 def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the rows to score: later rows with the metric, in which no request waits."""
+    """Return the rows of a trace to score: after the fitted rows, with the metric, none waiting."""
     later = trace[FIRST:]
     return later[(later[f"actual_{metric}_ms"] > 0) & (later["num_request_waiting"] == 0)]
 
@@ -82,7 +87,7 @@ def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
 def scores(
     seed: pd.DataFrame, traces: dict[str, pd.DataFrame], learners: list[str]
 ) -> pd.DataFrame:
-    """Return median APE, quantile loss and coverage of each learner, by type of training data."""
+    """Return median APE, quantile loss and coverage of learners, by the data they are fitted to."""
     found = []
     for name, trace in traces.items():
         first = trace[:FIRST]
@@ -108,7 +113,7 @@ def scores(
 
 
 def by_bin(seed: pd.DataFrame, trace: pd.DataFrame, metric: str, learner: str) -> pd.DataFrame:
-    """Return median predicted / measured latency, by prompt length and running requests."""
+    """Return the median ratio of predicted to measured latency, by prompt length and requests."""
     rows = evaluated(trace, metric)
     ratio = predicted(learner, metric, seed, rows) / rows[f"actual_{metric}_ms"]
     bins = [
@@ -119,7 +124,7 @@ def by_bin(seed: pd.DataFrame, trace: pd.DataFrame, metric: str, learner: str) -
 
 
 def default_seed() -> pd.DataFrame:
-    """Return the seed entries that the product exports for the deployment of the traces."""
+    """Return the seed entries that ``pinn export llm-d`` writes for the traced deployment."""
     with TemporaryDirectory() as folder:
         pinn.export_llm_d(folder, DEPLOYMENT)
         (entries,) = Path(folder).rglob("entries.jsonl")

@@ -1,9 +1,9 @@
 """Score the design of ``pinn measure`` on simulated engines: python scripts/score_measuring.py.
 
 The coefficients of each engine are drawn from the prior of its deployment. The engine's steps are
-measured in simulated time, with batches in the order of the design, along a grid, and at random.
-After three, five and ten minutes the coefficients are fitted, and the target loads are predicted.
-The last line is one JSON document.
+measured in simulated time, with batches in three orders: that of the design, along a grid, and
+random. After three, five and ten minutes the coefficients are fitted, and the target loads are
+predicted. The last line is one JSON document.
 """
 
 import json
@@ -42,7 +42,7 @@ GPUS = ("A100", "H100", "H200", "B200", "L40S", "A10")
 
 
 def deployments(count: int) -> dict[str, Deployment]:
-    """Return label -> deployment for several models, each on the fewest GPUs with a KV cache."""
+    """Return deployments by label, each on the fewest GPUs with enough KV cache."""
     found: dict[str, Deployment] = {}
     for gpu, model in product(GPUS, MODELS):
         for size in (1, 2, 4, 8):
@@ -66,7 +66,7 @@ def drawn(prior: Prior, seed: int) -> np.ndarray:
 
 
 def asked_loads(seed: int) -> list[AskedLoad]:
-    """Return four random loads whose latencies are the targets of the measurement."""
+    """Return four random loads whose latencies the measurement should predict accurately."""
     draw = random.Random(seed)
     several = (1, draw.choice((4, 8, 16)), draw.choice((32, 64)), draw.choice((128, 192, 256)))
     return [
@@ -77,7 +77,7 @@ def asked_loads(seed: int) -> list[AskedLoad]:
 
 def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed: int
            ) -> Iterable[Wanted]:  # fmt: skip
-    """Return the batches to measure, as ordered by ``arm`` (design, grid or random)."""
+    """Return the batches to measure, in the order ``arm``: design, grid or random."""
     if arm == "grid":
         return own_order(limits)
     if arm == "random":
@@ -90,7 +90,7 @@ def orders(arm: str, deployment: Deployment, prior: Prior, limits: Limits, seed:
 
 def score(label: str, deployment: Deployment, noise: float, seed: int, folder: Path,
           minutes: Iterable[float] = MINUTES) -> pd.DataFrame:  # fmt: skip
-    """Return errors and intervals of the target loads' metrics, by order of batches and minutes."""
+    """Return errors and intervals of the target loads' metrics, by batch order and minutes."""
     start = Start(None, None, None)
     prior = start.prior(deployment, start.coefficients(deployment))
     truth, limits = drawn(prior, seed), measuring.deployment_limits(deployment)
@@ -124,7 +124,7 @@ def score(label: str, deployment: Deployment, noise: float, seed: int, folder: P
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return errors in percent, widths and coverage, by noise, minutes and order of measuring."""
+    """Return errors in percent, interval widths and coverage, by noise, minutes and batch order."""
     each = rows.groupby(["noise", "minutes", "arm", "deployment"])
     means = each[["error", "covered", "before"]].mean()
     means = means.assign(width=each["width"].median(), batches=each["batches"].max())

@@ -29,7 +29,7 @@ from pinn.memory.ledger import OTHER, kinds_of, memory_ledger
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
-#: Column of the table of cases -> engine flag.
+#: Column of the input table -> engine flag.
 FLAGS = {
     "tensor_parallel": "tensor_parallel_size",
     "pipeline_parallel": "pipeline_parallel_size",
@@ -49,7 +49,7 @@ SINCE = "0.10.2"
 
 
 def configuration_of(case: "pd.Series[Any]") -> dict[str, Any]:
-    """Return model, GPU and engine flags of a logged start of a server."""
+    """Return model, GPU and engine flags of a server whose start was logged."""
     given: dict[str, Any] = {
         "model": case["pinn_model"],
         "gpu": case["gpu"],
@@ -67,12 +67,12 @@ def configuration_of(case: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def deployment_of(case: "pd.Series[Any]") -> Deployment:
-    """Return the deployment of a logged start of a server."""
+    """Return the deployment of a server whose start was logged."""
     return make_deployment(canonical(configuration_of(case)))
 
 
 def scored(case: "pd.Series[Any]") -> dict[str, Any]:
-    """Return the logged and predicted memory values of a server's start."""
+    """Return the logged and the predicted memory sizes of a server's start."""
     found = {
         "case": case["case"], "engine": case["engine"], "release": case["release"],
         "model": case["pinn_model"], "gpu": case["gpu"], "tp": case["tensor_parallel"],
@@ -97,13 +97,15 @@ def scored(case: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return each deployment type's maximum error in percent, at least the P90 of vLLM's errors.
+    """Return each deployment type's maximum error of KV memory, as an interval half-width.
 
-    Errors of KV memory are relative to the GPU memory that the server sees.
+    Errors are in percent of the GPU memory that the server sees. A half-width is at least the 90th
+    percentile of vLLM's errors.
     """
     errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()
-    # Of n past errors and a new one, the new error is below this value with a probability of 90 %.
+    # Conformal quantile: a new error is below this value with a probability of 90 %, given n past
+    # errors.
     least = vllm.iloc[min(math.ceil(0.9 * (len(vllm) + 1)), len(vllm)) - 1]
     found = {OTHER: (len(errors), errors.max())}
     for kind in sorted({kind for kinds in rows["kinds"] for kind in kinds}):
@@ -114,7 +116,7 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored_table(cases: Path) -> pd.DataFrame:
-    """Return one row per server start with a known model, and whether its release is ``scored``."""
+    """Return a row per server start with a known model; ``scored`` marks releases to score."""
     table = pd.read_csv(cases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -125,7 +127,7 @@ def scored_table(cases: Path) -> pd.DataFrame:
 
 
 def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
-    """Return name of a memory part -> errors of the scored server starts, in percent."""
+    """Return errors of the scored server starts in percent, by part of memory."""
     own = rows[rows["scored"]]
     tokens = own["tokens"].astype(float)
     found = {

@@ -1,4 +1,4 @@
-"""Simulated engine whose step times follow from coefficients, for tests and scores.
+"""Simulated engine whose step times are computed from coefficients, for tests and scores.
 
 The engine schedules as vLLM does with chunked prefill: decodes first, then prompts up to the token
 and request limits. A prompt that shares a prefix with an earlier one is computed only after the
@@ -16,7 +16,8 @@ from pinn.engines.deployment import Deployment
 from pinn.measurements.program.batches import Limits, Wanted
 from pinn.measurements.program.table import Step
 
-#: Context tokens between computed step times; times in between are interpolated linearly.
+#: Step times are computed at multiples of this number of context tokens, and interpolated linearly
+#: in between.
 _GRID = 256
 
 #: Seconds that pass in a step without work.
@@ -42,7 +43,7 @@ class _Prompt:
 
 @dataclass
 class SimulatedEngine:
-    """Simulated engine for :class:`pinn.measurements.program.session.Session`.
+    """Simulated engine that :class:`pinn.measurements.program.session.Session` can measure.
 
     Attributes:
         deployment: Deployment of the engine.
@@ -69,7 +70,7 @@ class SimulatedEngine:
         return self._now
 
     def submit(self, prompt: list[int], outputs: int) -> str:
-        """Add a request and return its name."""
+        """Add a request, and return the name that identifies it."""
         self._count += 1
         name = str(self._count)
         self._prompts.append(_Prompt(name, prompt, outputs, self._shared(prompt)))
@@ -113,7 +114,7 @@ class SimulatedEngine:
         return [step]
 
     def _advance(self, chunks: list[tuple[_Prompt, int]]) -> None:
-        """Advance prompts by the computed chunks; complete prompts begin to generate."""
+        """Mark chunks of prompts as computed; requests with a complete prompt begin to generate."""
         fresh: dict[tuple[int, int], list[str]] = {}
         for prompt, new in chunks:
             prompt.done += new
@@ -126,14 +127,20 @@ class SimulatedEngine:
         self._decodes += [_Decodes(names, *key) for key, names in fresh.items()]
 
     def _shared(self, prompt: list[int]) -> int:
-        """Return a prompt's number of cached tokens: whole blocks, never the whole prompt."""
+        """Return a prompt's number of cached tokens.
+
+        Only whole blocks are cached, and never the whole prompt.
+        """
         block = self.limits.block
         other = self._known.get(tuple(prompt[:block])) if self.limits.shares else None
         alike = [*map(eq, prompt[:-1], other or ()), False]
         return alike.index(False) // block * block
 
     def _seconds(self, decodes: int, context: int, prompts: int, tokens: int, cached: int) -> float:
-        """Return the step time of a batch in seconds, interpolated between two context lengths."""
+        """Return the step time of a batch in seconds.
+
+        Times are interpolated between two multiples of ``_GRID`` context tokens.
+        """
         place = context / decodes / _GRID if decodes else 0.0
         low = int(place)
         near, far = (

@@ -1,4 +1,4 @@
-"""Time vLLM's Mamba-2 kernels on a CUDA GPU and write the table for their fits.
+"""Time vLLM's Mamba-2 kernels on a CUDA GPU, and write the table of times.
 
     python scripts/time_mamba.py data/kernels/mamba2_h100_sxm.csv [--kernels FOLDER]
 
@@ -28,15 +28,17 @@ from torch import Tensor
 
 DEVICE = "cuda"
 REPLAYS, MOST_CALLS = 10, 32
-#: Minimum total size of one graph's states in bytes: four times an H100's L2 cache of 50 MB.
+#: Minimum total size of the states that one CUDA graph uses, in bytes: four times an H100's L2
+#: cache of 50 MB, so that states are not cached.
 STATE_POOL_BYTES = 200e6
-#: Number of requests whose convolution states are kept; kernels are compiled for this number.
+#: Number of requests for which convolution states are allocated; kernels are compiled for this
+#: number.
 TAIL_LINES = 1024
-#: Prompt tokens and decodes that compile every variant of the kernels with little memory.
+#: Prompt tokens and decodes with which every variant of the kernels is compiled, at low memory use.
 WARM_TOKENS, WARM_DECODES = 4096, 16
 CONV_WIDTH = 4
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-#: Batches of prompts to time: (number of sequences, tokens per sequence).
+#: Batches of prompts to time, as (number of sequences, tokens per sequence).
 PROMPTS = (
     *((1, tokens) for tokens in (32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)),
     *((4, tokens) for tokens in (128, 512, 2048)),
@@ -50,7 +52,10 @@ Calls = list[Callable[[], object]]
 
 
 class Shape(NamedTuple):
-    """Sizes of a Mamba-2 layer on one GPU; ``state`` is the number format of the scan's states."""
+    """Sizes of a Mamba-2 layer on one GPU.
+
+    ``state`` is the number format of the recurrent states in the scan.
+    """
 
     nheads: int
     n_groups: int
@@ -60,7 +65,10 @@ class Shape(NamedTuple):
     state: torch.dtype = BF16
 
     def on(self, tensor_parallel_size: int) -> Shape:
-        """Return a layer's shape on one of several GPUs; indivisible groups are replicated."""
+        """Return the shape of the layer's part on one of several tensor-parallel GPUs.
+
+        Groups that cannot be divided are replicated.
+        """
         heads, groups = self.nheads // tensor_parallel_size, self.n_groups // tensor_parallel_size
         return self._replace(nheads=heads, n_groups=max(groups, 1))
 
@@ -80,7 +88,7 @@ MODELS = {
 
 
 def shapes() -> list[Shape]:
-    """Return the distinct layer shapes of all models at all tensor-parallel sizes."""
+    """Return the distinct layer shapes of all models, at all tensor-parallel sizes."""
     cut = (model.on(tp) for model, tp in product(MODELS.values(), TENSOR_PARALLEL))
     return list(dict.fromkeys(cut))
 
@@ -105,7 +113,10 @@ def operators(folder: Path | None) -> SimpleNamespace:
 
 
 def _stand_in(name: str, **members: object) -> None:
-    """Install an empty package in place of one whose ``__init__`` would import all of vLLM."""
+    """Install an empty module under the name of a package.
+
+    The package's own ``__init__`` would import all of vLLM.
+    """
     sys.modules[name] = ModuleType(name)
     vars(sys.modules[name]).update(members)
 
@@ -116,7 +127,7 @@ class Layer:
     def __init__(self, shape: Shape, ops: SimpleNamespace) -> None:
         self.shape, self.ops, s = shape, ops, shape
         self.state = (s.nheads, s.head_dim, s.d_state)
-        # Channels of the values, and of the keys and queries (B and C) of every group.
+        # Number of channels of the values, and of the keys and queries (B and C) of all groups.
         self.channels = s.nheads * s.head_dim + 2 * s.n_groups * s.d_state
         self.decay = -torch.rand(s.nheads, device=DEVICE) - 0.1
         self.skip, self.step_bias = (torch.rand(s.nheads, device=DEVICE) for _ in range(2))
@@ -124,7 +135,7 @@ class Layer:
         self.bias = torch.rand(self.channels, device=DEVICE, dtype=BF16)
 
     def decode(self, batch: int, state: torch.dtype) -> dict[str, Calls]:
-        """Return calls of the state update and the convolution for one token of ``batch`` requests.
+        """Return kernel calls of state update and convolution for one token of ``batch`` requests.
 
         Each call uses the states of another layer.
         """
@@ -152,7 +163,7 @@ class Layer:
         }
 
     def prefill(self, sequences: int, tokens: int) -> dict[str, Calls]:
-        """Return calls of scan and convolution for whole prompts of ``tokens`` tokens each."""
+        """Return kernel calls of scan and convolution for prompts of ``tokens`` tokens each."""
         s, total = self.shape, sequences * tokens
         mixed, values, step, keys, queries = self._inputs(total)
         states = torch.zeros((sequences, *self.state), device=DEVICE, dtype=s.state)
@@ -179,12 +190,12 @@ class Layer:
         return {"scan": [scan], "convolution": [convolution]}
 
     def _inputs(self, tokens: int) -> tuple[Tensor, ...]:
-        """Return the input projection's output for ``tokens`` tokens, split into strided views."""
+        """Return the input projection's output for ``tokens`` tokens, split for the kernels."""
         s = self.shape
         inner, key = s.nheads * s.head_dim, s.n_groups * s.d_state
         whole = torch.randn(tokens, inner + self.channels + s.nheads, device=DEVICE, dtype=BF16)
         mixed = whole[:, inner : inner + self.channels]
-        # The convolution's output has contiguous channels, separate from gate and time step.
+        # The convolution's output is contiguous, separate from gate and time step.
         values, keys, queries = mixed.clone().split([inner, key, key], dim=-1)
         return (
             mixed,
@@ -200,12 +211,15 @@ class Layer:
 
 
 def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
-    """Return random slots of a pool of ``lines`` states, as tensors of ``batch`` slots."""
+    """Return random slots in a pool of ``lines`` states, as tensors of ``batch`` slots each."""
     return torch.randperm(lines, device=DEVICE).int().split(batch)
 
 
 def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the starts of chunks, each sequence's last chunk, and each chunk's sequence."""
+    """Return the starts of chunks, each sequence's last chunk, and each chunk's sequence.
+
+    Sequences of ``tokens`` tokens are cut into chunks of ``chunk`` tokens.
+    """
     owner, number = _cut(sequences, tokens, chunk)
     starts, each = owner * tokens + number * chunk, len(owner) // sequences
     last = torch.arange(1, sequences + 1) * each - 1
@@ -214,14 +228,17 @@ def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Te
 
 
 def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return the sequence of each ``size``-token part, and the part's index in the sequence."""
+    """Return, for each part of ``size`` tokens, its sequence and its index in that sequence."""
     each = -(-tokens // size)
     numbers = torch.arange(each).repeat(sequences)
     return torch.arange(sequences).repeat_interleave(each), numbers
 
 
 def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
-    """Return each Triton program's block of eight tokens (vllm/v1/attention/backends/utils.py)."""
+    """Return the block table of the convolution: one Triton program computes eight tokens.
+
+    It has the form of vllm/v1/attention/backends/utils.py.
+    """
     owner, number = _cut(sequences, tokens, 8)
     blocks = {"tot": len(owner), "mlist": owner, "mlist_len": len(owner), "offsetlist": None}
     names = ("batch_ptr", "token_chunk_offset_ptr")
@@ -230,7 +247,10 @@ def _convolution_blocks(sequences: int, tokens: int) -> SimpleNamespace:
 
 
 def seconds(calls: Calls) -> float:
-    """Return the median GPU seconds of a call, from replays of a CUDA graph of all calls."""
+    """Return the median GPU time of a call in seconds.
+
+    A CUDA graph of all calls is replayed several times.
+    """
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -250,9 +270,10 @@ def seconds(calls: Calls) -> float:
 
 
 def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object], Calls]]:
-    """Yield the columns that describe a row, and the kernel calls to time for the row."""
+    """Yield the columns that describe a row of the table, and the kernel calls to time for it."""
     shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
-    # Triton tunes the kernels for the first prompt length, so a medium one comes first.
+    # Triton tunes the kernels for the first prompt length, so a prompt of medium length comes
+    # first.
     for sequences, tokens in sorted(PROMPTS, key=lambda prompt: prompt != (1, 2048)):
         if warm and sequences * tokens > WARM_TOKENS:
             continue

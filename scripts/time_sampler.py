@@ -1,4 +1,4 @@
-"""Time vLLM's own sampler on a CUDA GPU and write the table for the cost of sampling.
+"""Time vLLM's own sampler on a CUDA GPU, and write the table of times.
 
     python scripts/time_sampler.py data/kernels/sampler_h100_sxm.csv
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 VOCABULARIES = (32_000, 128_256, 152_064)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
-#: Combinations of sampling settings to time, in addition to greedy sampling.
+#: Combinations of sampling settings to time; the empty one is greedy sampling.
 SETTINGS = (
     (),
     ("draw",),
@@ -51,9 +51,9 @@ def _repetition_kernel(logits, in_prompt, in_output, penalty, vocabulary, block:
 
 
 def drawn(requests: int, vocabulary: int) -> SimpleNamespace:
-    """Return settings and tokens of a step's requests, in the form that vLLM's sampler accepts.
+    """Return sampling settings and tokens of a step's requests, as vLLM's sampler takes them.
 
-    Tokens are random; the values of settings do not affect times.
+    Tokens are random. The values of the settings do not affect times.
     """
 
     def every(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -127,7 +127,7 @@ def _limited(values: Tensor, top_k: Tensor | None, top_p: Tensor) -> Tensor:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return the mean GPU time of a call in seconds."""
+    """Return the mean GPU time of a call in seconds, over repeated calls."""
     for _ in range(WARM_UPS):
         run()
     torch.cuda.synchronize()

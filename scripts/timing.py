@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
-#: Words that run the command ``pinn`` as a separate process.
+#: Command line that runs ``pinn`` as a separate process.
 PINN = (sys.executable, "-m", "pinn.cli.main")
 
 
-#: Processes whose processor time counts: only finished children, or this process as well.
+#: Processes whose processor time counts: only finished child processes, or this process as well.
 CHILDREN = (resource.RUSAGE_CHILDREN,)
 ALL = (resource.RUSAGE_SELF, *CHILDREN)
 

@@ -1,4 +1,4 @@
-"""Write ``checkpoints/training_noise.csv``: the scatter of scores over trainings with other seeds.
+"""Write ``checkpoints/training_noise.csv``: standard deviations of scores over training seeds.
 
 The arguments are the first digits of the checkpoints' SHA-256 in the ledger; the first row of each
 checkpoint counts. The trainings differ only in their seed: ``seed=2`` with

@@ -1,4 +1,4 @@
-"""Print the network's errors against the step times of its training, and errors of betas alone.
+"""Print step time errors of the network, and of betas projected for each deployment.
 
     python scripts/transfer_errors.py --synthetic 400
     python scripts/transfer_errors.py --catalog
@@ -35,12 +35,13 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASES, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
-#: Seed of deployments and batches; larger than seeds of training, so that draws differ.
+#: Seed of deployments and batches. It is larger than any seed of a training, so that the draws
+#: differ.
 SEED = 1_000_003
 
 
 def catalogued(gpus: Sequence[str]) -> list[Deployment]:
-    """Return every supported model of the catalog, on the minimum GPUs of each type that fit it."""
+    """Return each model of the catalog on the fewest GPUs of each type that it fits on."""
     found = []
     for model, gpu in product(catalog_models(), map(load_gpu, gpus)):
         for ranks in (1, 2, 4, 8):
@@ -54,7 +55,7 @@ def catalogued(gpus: Sequence[str]) -> list[Deployment]:
 def errors(
     checkpoint_path: Path, released: Path, deployments: Sequence[Deployment]
 ) -> pd.DataFrame:
-    """Return median, mean and P90 of step time errors in percent, one row per comparison."""
+    """Return median, mean and P90 of absolute step time errors in percent, per comparison."""
     checkpoint = load_checkpoint(checkpoint_path)
     scalars = saved_scalars(checkpoint.metadata["scalars"])
     settings = KernelSettings(released=str(released), cache="cache")

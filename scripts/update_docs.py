@@ -136,7 +136,7 @@ _SHOWN = (
 
 
 def folded(command: str) -> str:
-    """Return a command that continues on a new line before each option that does not fit."""
+    """Return a command with line breaks before those options that do not fit in the line."""
     lines = [command]
     while len(lines[-1]) > WIDTH - 6:
         cut = lines[-1].rindex(" --", 0, WIDTH - 6)
@@ -145,12 +145,12 @@ def folded(command: str) -> str:
 
 
 def shown(command: str) -> str:
-    """Return a ``pinn`` command, followed by its output."""
+    """Return a Markdown code block with a ``pinn`` command and its output."""
     return f"```\n$ {folded(command)}\n{run(command)}\n```"
 
 
 def run_on(load: str, command: str, columns: int = WIDTH) -> str:
-    """Return the output of a command in a folder that contains a load file."""
+    """Return the output of a command, run in a folder with the load as ``load.yaml``."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("load.yaml").write_text(load)
         return run(command, columns)
@@ -166,7 +166,7 @@ def simulation() -> str:
 
 
 def intervals() -> str:
-    """Return a table of the intervals' nested coverage for every held-out model and GPU."""
+    """Return a table of coverage and width of prediction intervals on held-out models and GPUs."""
     found = read_calibration(CHECKPOINTS / "pinn.safetensors")
     cells: dict[tuple[str, str, str], list[str]] = {}
     for row in found.coverage:
@@ -177,7 +177,7 @@ def intervals() -> str:
 
 
 def serving_runs() -> str:
-    """Return a table with every stage of the serving runs: measured values and errors."""
+    """Return a table of measured values and errors for every stage of the serving runs."""
     path = CHECKPOINTS / "pinn.serving_runs.csv"
     runs = pd.read_csv(path, dtype={"stage": str})
     runs["method"] = old_names.current_texts(runs["method"], old_names.METHODS, path.name)
@@ -211,7 +211,7 @@ def alpha() -> str:
 
 
 def calibration(steps: Path) -> str:
-    """Return a table of errors after calibration to public step summaries, by trace interval."""
+    """Return a table of errors after calibration to public step summaries, by interval type."""
     path = next(steps.glob("*codellama*.parquet"))
     rows = ["| fitted to | evaluated on | median APE (%) before | after |", "|---|---|---:|---:|"]
     with tempfile.TemporaryDirectory() as name:
@@ -234,7 +234,7 @@ def _last_errors(path: Path, kind: str) -> str:
 
 
 def memory_errors() -> str:
-    """Return a table of half-widths of the KV memory's prediction interval, by deployment type."""
+    """Return a table of half-widths of the KV memory's intervals, by deployment type."""
     rows = read_rows(data_folder("engines") / "memory_errors.csv")
     shown = [(row["kind"], row["start_ups"], row["half_percent"]) for row in rows]
     return table(1, shown, "kind", "logs", "± % of visible memory")
@@ -253,7 +253,7 @@ def disaggregated() -> str:
 
 
 def decisions() -> str:
-    """Return the table of losses of decisions on held-out models, without the text below it."""
+    """Return the table of losses from choosing held-out deployments by predictions."""
     table, _, _ = run("pinn evaluate decisions").partition("\nDeployments picked")
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
     return f"{small}\n```\n$ pinn evaluate decisions\n{table}\n```"
@@ -285,8 +285,8 @@ if "PINN_STEPS_DIR" in os.environ:
     PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
-#: Name -> function of parts that take minutes to compute. The counts above the tables in these
-#: parts do not depend on the checkpoint.
+#: Name -> function, for generated parts that take minutes to compute. The counts above the tables
+#: in these parts do not depend on the checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
     "engines": lambda: printed_from(
         "measured deployments, model held out", "pinn evaluate engines"
@@ -296,12 +296,12 @@ SCORES: dict[str, Callable[[], str]] = {
     "decisions": decisions,
 }
 
-#: Pattern of a plan on a page: its load, the command, and the output.
+#: Pattern of a plan on a page: the load, the command, and the output.
 _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", re.S)
 
 
 def typed_plan(block: re.Match[str]) -> str:
-    """Return a page's plan block with the new output of its command under its load."""
+    """Return a plan's block of a page, with the new output of its command."""
     load, typed = block.groups()
     printed = run_on(load, typed.replace("\\\n", "").removeprefix("$ "), columns=200)
     return f"$ cat load.yaml\n{load}\n\n{typed}{printed}\n```"

@@ -9,8 +9,8 @@ BLIS. The time of a step with m scheduled tokens is the sum of
 - with decodes: ``attention_decode_floor`` per layer, and reading keys at ``attention_decode_rate``;
 - with prompts: ``attention_prefill_floor`` per layer, and the FLOP of causal pairs at the matrix
   products' efficiency x ``attention_prefill_work_scale``;
-- collectives, each of b bytes: the longer of floor + b / transition rate, and b / peak rate; - the
-host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
+- collectives, each of b bytes: the longer of floor + b / transition rate, and b / peak rate;
+- the host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
   ``host_launch_eager_per_layer``.
 
 The documentation leaves two facts open. This module assumes two all-reduces per layer, and CUDA
@@ -31,8 +31,8 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 Seconds = Float[np.ndarray, " batches"]
 
-#: Terms of the law, each with the minimum of its coefficient: no rate exceeds the datasheet's, and
-#: constant times (floors) are not negative.
+#: Terms of the law, each with the minimum of its coefficient. With 1.0 no rate exceeds the
+#: datasheet's; with 0.0 constant times and counted costs are not negative.
 LEAST: dict[str, float] = {
     "memory": 1.0,
     "flop": 1.0,

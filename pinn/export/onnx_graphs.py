@@ -47,9 +47,10 @@ class StepTime(nn.Module):
     def forward(
         self, features: Float[Tensor, "n basis"], beta: Float[Tensor, "m basis"]
     ) -> tuple[Float[Tensor, " n"], Int[Tensor, " n"]]:
-        """Return step times in seconds, and in whole microseconds (half to even, at least 1).
+        """Return step times in seconds, and rounded to whole microseconds (at least 1).
 
-        ``m`` is 1 or n.
+        Half microseconds are rounded to even. ``features`` has one row per batch; ``beta`` has one
+        row per batch, or one row for all batches.
         """
         host, launching, gpu = ((features * beta) @ self.parts).unbind(-1)
         seconds = host + torch.maximum(launching, gpu)
@@ -66,7 +67,11 @@ class NamedCoefficients(nn.Module):
     def forward(
         self, descriptors: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n alpha"], Float[Tensor, "n beta"]]:
-        """Return alpha and beta of ``n`` deployments from their descriptors and datasheet rates."""
+        """Return alpha and beta of ``n`` deployments from the two inputs of the network.
+
+        ``descriptors`` are ratios and logarithms of a deployment's sizes; ``rates`` are datasheet
+        rates.
+        """
         beta, alpha = self.network(descriptors, rates)
         return alpha, beta
 
@@ -175,7 +180,9 @@ def _trace(
 
 
 def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
-    """Write the inputs of both graphs, in the order of their features, and a batch's step time.
+    """Write example inputs of both ONNX graphs, and the step time of a batch, to a JSON file.
+
+    The inputs are those of one configuration and one batch, in the order of the graphs' features.
 
     Args:
         configured: One configuration with the network's coefficients.

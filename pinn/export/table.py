@@ -1,4 +1,4 @@
-"""Coefficient tables of many configurations, and their files."""
+"""Coefficient tables with one row per configuration, and their files."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -24,10 +24,11 @@ from pinn.surrogate import request_features as request
 from pinn.surrogate import step_features as step
 from pinn.surrogate.coefficients import Coefficients
 
-# Flat coefficient tables: one row per configuration, with all inputs of a step time.
+# Coefficient tables: one row per configuration, with everything from which step times are computed.
 
 FORMAT = "pinn.coefficient_table"
-#: Version of the format, raised if earlier readers would misinterpret a file.
+#: Version of the table format. It is raised if readers of earlier versions would misinterpret a
+#: file.
 VERSION = 1
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))
@@ -44,18 +45,19 @@ def alpha_columns() -> list[str]:
 
 
 def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
-    """Return name -> column of each coefficient, betas first, each contiguous in memory."""
+    """Return a contiguous column for each coefficient by name, betas first."""
     names = (*beta_columns(), *alpha_columns())
     return dict(zip(names, np.ascontiguousarray(found.values.T), strict=True))
 
 
 def configuration_columns(configured: Configured) -> dict[str, list[object]]:
-    """Return name -> column of configurations: model, GPU, given precision and all engine flags.
+    """Return the columns that describe configurations: model, GPU, precision and engine flags.
 
-    ``max_model_len`` is always a number: the model's own if the flag is not set. ``window_tokens``
-    is the attention window of the windowed layers, null without one. ``gpu_cache_tokens`` is the
-    number of tokens whose keys and values of one head fit in the GPU's cache. ``model_aliases`` and
-    ``gpu_aliases`` are other names, separated by ``|``.
+    ``max_model_len`` is always a number: the model's own maximum if the flag is not set.
+    ``window_tokens`` is the window of the layers with windowed attention, null if there are none.
+    ``gpu_cache_tokens`` is the number of tokens whose keys and values of one head fit in the GPU's
+    cache. ``model_aliases`` and ``gpu_aliases`` are other names of model and GPU, separated by
+    ``|``.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
     found: dict[str, list[object]] = {
@@ -73,7 +75,10 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 
 
 def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
-    """Return other names of a row's model: the user's, and names with equal sampling settings."""
+    """Return other names of a row's model: the name that the user gave, and aliases.
+
+    Only aliases with equal default sampling settings are included.
+    """
     model = deployment.model
     given = str(configuration.get("model", model.name))
     return [
@@ -89,7 +94,7 @@ def _sampling(name: str) -> Sampling:
 
 
 def serving_values(deployment: Deployment) -> dict[str, FlagValue]:
-    """Return flag -> value of a deployment, with resolved limits of batch size and memory."""
+    """Return the flags of a deployment, with resolved limits of batch size and memory."""
     recipe, serving = deployment.recipe, deployment.serving
     return asdict(serving) | {
         "max_model_len": max_model_len(deployment),
@@ -108,13 +113,14 @@ def export_table(
 
     Columns, in this order:
 
-    - ``format`` and ``version``, then the configuration;
+    - ``format`` and ``version``, then the columns of the configuration;
     - ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in the order of ``STEP_FEATURES`` and
       ``REQUEST_FEATURES``, in seconds or as multipliers;
     - with intervals, ``beta_low.NAME [unit]``, ``beta_high``, ``alpha_low`` and ``alpha_high``,
       null if unknown;
-    - ``cost.NAME``, the costs of the model's pass (``StepCosts``), from which step features follow;
-    - with speculative decoding, the draft (``_draft_columns``);
+    - ``cost.NAME``, the costs of a forward pass of the model (``StepCosts``), from which step
+      features follow;
+    - with speculative decoding, the columns on draft tokens (``_draft_columns``);
     - ``source`` of the coefficients, and the checkpoint's hash;
     - the nearest measured deployment and its distance in standard deviations, null without one.
 
@@ -143,12 +149,13 @@ def export_table(
 
 
 def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
-    """Return name -> column of speculative decoding, null in rows without it.
+    """Return the columns on speculative decoding, which are null in rows without it.
 
-    ``draft_acceptance`` lists the acceptance probability of each drafted token, given that all
-    earlier ones are accepted, separated by commas. ``tokens_per_step`` is a request's mean number
-    of tokens per step. ``draft.tokens``, ``draft.passes`` and ``draft.branches`` are fields of
-    ``Speculation``. ``draft_cost.NAME`` is a cost of a pass of the draft model, null without one.
+    ``draft_acceptance`` has, separated by commas, the acceptance probability of each draft token,
+    given that all earlier ones are accepted. ``tokens_per_step`` is the mean number of tokens that
+    a request gets per step. ``draft.tokens``, ``draft.passes`` and ``draft.branches`` are fields of
+    ``Speculation``. ``draft_cost.NAME`` is a cost of one forward pass of the draft model, null if
+    there is no draft model.
     """
     drafts = [d.recipe.speculation for d in deployments]
     found = {
@@ -176,7 +183,8 @@ def _interval_columns(intervals: Float[np.ndarray, "2 n coefficients"]) -> dict[
     }
 
 
-# Coefficient tables on disk. Floats survive exactly. Go reads the tables (``export/go``).
+# Coefficient tables on disk. Floats are written with all digits. A Go package (``export/go``) reads
+# the tables.
 
 _PROVENANCE = b"pinn.provenance"
 

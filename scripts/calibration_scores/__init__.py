@@ -1,1 +1,1 @@
-"""Data sets of ``scripts/score_calibration.py``: public steps, deployments, serving runs."""
+"""Evaluation data of ``scripts/score_calibration.py``: public steps, deployments, serving runs."""

@@ -1,10 +1,11 @@
-"""Scores of calibration on measured deployments: three rows calibrate a group, the rest score it.
+"""Scores of calibration on measured deployments: three rows of a group fit, the rest evaluate.
 
 A group is a model on a GPU with one number format, parallelism and engine version, and at least six
-rows. The three rows have equal lengths and the concurrencies nearest to 4, 16 and 64. They are
-drawn ten times if possible. The prior is predicted by the network that held out the model, with
-intervals from all other models. The settings (spreads of the calibration factors, noise) are chosen
-for the best intervals on the other models' groups. Batches come from the network's own simulation.
+rows. A row is one measured load. The three rows for the fit have equal lengths and the
+concurrencies nearest to 4, 16 and 64. They are drawn ten times if the group has enough rows. The
+prior is predicted by the network that held out the model, with intervals from the errors of all
+other models. The settings (spreads of the calibration factors, noise) are chosen for the best
+intervals on the other models' groups. Batches come from the network's own simulation.
 """
 
 import itertools
@@ -27,16 +28,17 @@ _GROUP = [
     "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel", "engine_version",
 ]  # fmt: skip
 
-#: Candidate settings: relative spread of a calibration factor, noise of ITL, and noise of TTFT.
+#: Candidate values of the settings: relative spread of a calibration factor, noise of ITL, and
+#: noise of TTFT.
 _SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
 _TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
 _GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
 
-#: Initial settings of the search, minimum relative gain of a round for another round, and maximum
-#: number of rounds.
+#: Initial settings of the search; minimum relative gain of a round after which the search
+#: continues; and maximum number of rounds.
 _START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3, 4
 
-#: Nominal share of measurements outside the intervals, for which settings are chosen.
+#: Share of measurements that should be outside the intervals, for which settings are chosen.
 _BEYOND = 0.1
 
 _FIGURES = ("tpot", "ttft")
@@ -48,7 +50,7 @@ Settings = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Draw:
-    """Indices of the rows that calibrate a group, and of the group's other rows, which score it."""
+    """Rows of a group that a calibration is fitted to, and the group's other rows, as indices."""
 
     group: int
     train: Int[np.ndarray, " three"]
@@ -82,7 +84,7 @@ def score() -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def words(settings: Settings) -> str:
-    """Return the spreads and noises of a calibration's settings as text."""
+    """Return the settings of a calibration as text: spreads of factors, and noises."""
     spreads = ", ".join(f"{name} {spread:g}" for name, spread in _spreads(settings).items())
     return f"{spreads}; noise {settings[-2]:g} and {settings[-1]:g}"
 
@@ -92,7 +94,7 @@ def _spreads(settings: Settings) -> dict[str, float]:
 
 
 def all_draws(data: LeftOut) -> Iterator[Draw]:
-    """Yield all draws of calibration rows of every group."""
+    """Yield, for every group, all draws of the rows that a calibration is fitted to."""
     table = data.observations
     group = table.groupby(_GROUP, sort=False).ngroup().to_numpy()
     rng = np.random.default_rng(_SEED)
@@ -116,7 +118,7 @@ def _choices(table: pd.DataFrame, rows: np.ndarray) -> Iterator[tuple[int, ...]]
 
 
 def calibrated(rows: np.ndarray, data: LeftOut, settings: Settings) -> posterior.Posterior:
-    """Return the posterior of the coefficients after calibration to the given rows."""
+    """Return the posterior of the coefficients after a fit to the given rows."""
     return posterior.fit_posterior(
         _prior(rows[0], data, settings),
         data.features[rows].reshape(2 * len(rows), -1),
@@ -133,18 +135,19 @@ def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
 def _log_errors(
     rows: np.ndarray, data: LeftOut, found: Prior, settings: Settings
 ) -> tuple[Figures, Figures]:
-    """Return log errors of predicted TPOT and TTFT of rows, and predicted standard deviations."""
+    """Return log errors of the TPOT and TTFT predicted for rows, and their standard deviations."""
     predicted = data.features[rows] @ found.mean + data.offset[rows]
     spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
     return np.log(predicted / data.measured[rows]), np.hypot(spread, settings[-2:])
 
 
 class Search:
-    """Search for the settings whose 90 % intervals are best on held-out rows.
+    """Search for the calibration settings with the best 90 % intervals on evaluation rows.
 
-    The criterion is the interval score (Gneiting and Raftery 2007): width + 2 / 0.1 x distance of a
-    measurement outside the interval. The mean score is minimal if intervals are as wide as errors.
-    Groups have equal weights. TPOT and TTFT also have equal weights, by the logs of their means.
+    The criterion is the interval score (Gneiting and Raftery 2007): width of the interval + 2 / 0.1
+    x distance of the measurement from the interval. The mean score is minimal for intervals that
+    are as wide as the errors require. Groups have equal weights. TPOT and TTFT also have equal
+    weights, since the logs of their mean scores are averaged.
     """
 
     def __init__(self, data: LeftOut, draws: list[Draw]) -> None:
@@ -153,7 +156,10 @@ class Search:
         self._known: dict[Settings, Float[np.ndarray, "draws figures"]] = {}
 
     def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
-        """Return the settings with the best criterion on draws in ``use``, by coordinate search."""
+        """Return the settings with the lowest interval score on the draws in ``use``.
+
+        The search changes one setting at a time (coordinate search).
+        """
         at, value = _START, self._value(_START, use)
         for _ in range(_SEARCH_ROUNDS):
             start = value
@@ -185,7 +191,10 @@ class Search:
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
-    """Return errors and intervals of a draw's other rows; the fit is kept only if it improves."""
+    """Return errors and intervals of a draw's evaluation rows, before and after calibration.
+
+    The fit is used only if it improves the errors of rows that it was not fitted to.
+    """
     prior = _prior(draw.train[0], data, settings)
     kept = _is_kept(draw, data, settings, prior)
     used = calibrated(draw.train, data, settings) if kept else prior
@@ -201,7 +210,10 @@ def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
 
 
 def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
-    """Return whether a fit to two rows improves the third row's error, as calibration requires."""
+    """Return whether fits to two of a draw's three rows improve the prediction of the third.
+
+    ``pinn calibrate`` keeps a fit only on this condition.
+    """
     alone = []
     for row in draw.train:
         found = calibrated(draw.train[draw.train != row], data, settings)
@@ -214,7 +226,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Return name -> score over all draws in percent; a draw is worse if its mean error grows."""
+    """Return scores over all draws in percent, by name; a draw is worse if its mean error grew."""
     of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
     shares = {
         f"{side}_{name}": rows[side].agg(name)

@@ -1,4 +1,4 @@
-"""Measured deployments, with predictions by networks that held out their model."""
+"""Measured deployments, with the predictions of networks that were trained without their model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,23 +34,24 @@ from pinn.training.serving_rows import ServingRows, serving_rows
 _FIGURES = ("itl_mean_s", "ttft_mean_s")
 _COLUMNS = [f"{figure}:{name}" for figure in _FIGURES for name in NAMES]
 
-#: Log half-widths of a deployment's coefficients, and the known spread of its step times.
+#: Log half-widths of a deployment's coefficients, and relative standard deviations of its known
+#: step times.
 Doubt = tuple[Float[np.ndarray, " coefficients"], KnownSteps]
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Measured deployments with predicted TPOT and TTFT as linear functions of the coefficients.
+    """Measured deployments, with TPOT and TTFT predicted as linear functions of the coefficients.
 
     Attributes:
         observations: Measurements, one row per deployment and load.
         model: Model of each row.
         base: Coefficients predicted by the network that held out the row's model.
-        features: Derivatives of TPOT and TTFT with respect to each coefficient, for the batches of
-            a simulation with ``base``.
+        features: Derivatives of TPOT and TTFT with respect to each coefficient, at the batches of a
+            simulation with ``base``.
         offset: Parts of TPOT and TTFT in seconds that do not depend on the coefficients.
         measured: Measured TPOT and TTFT in seconds.
-        doubts: Uncertainty of each row's coefficients and steps.
+        doubts: Uncertainty of the coefficients and of the step times of each row.
     """
 
     observations: pd.DataFrame
@@ -63,7 +64,7 @@ class LeftOut:
 
 
 def read_left_out() -> LeftOut:
-    """Return all measured rows; simulations and the networks' inputs are cached on disk."""
+    """Return all measured rows with predictions; simulations and errors are cached on disk."""
     observations = read_silicon()[0]
     rows = serving_rows(observations)
     deployments = [rows.deployments[i] for i in rows.deployment]
@@ -85,7 +86,7 @@ def read_left_out() -> LeftOut:
 
 
 def left_out_network(model: ModelSpec) -> Path:
-    """Return the path of the network that held out a model; without one, that of the checkpoint."""
+    """Return the path of the network that was trained without a model."""
     slug = Exclusion(models=(model,)).slug()
     return find_checkpoint(None).with_name(LEFT_OUT_FOLDER) / f"{slug}.safetensors"
 
@@ -96,7 +97,7 @@ def _coefficients(network: Path, deployment: Deployment) -> Float[np.ndarray, " 
 
 
 def _simulated(observations: pd.DataFrame, networks: Mapping[str, Path]) -> pd.DataFrame:
-    """Return simulated TPOT and TTFT of every row, and their derivatives by each coefficient."""
+    """Return the simulated TPOT and TTFT of each row, and their derivatives by each coefficient."""
     jobs = []
     for m in serving_rows(observations).measured:
         found = _coefficients(networks[m.deployment.model.name], m.deployment)
@@ -114,7 +115,7 @@ def _figures(job: Job, run: Run) -> list[float]:
 
 
 def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment, Doubt]:
-    """Return deployment -> uncertainty of coefficients and steps, from all other models' errors."""
+    """Return each deployment's uncertainty of coefficients and steps, from other models' errors."""
     checkpoint, found = find_checkpoint(None), {}
     errors = remembered_table(_errors, checkpoint)
     of_model = {n: tuple(d for d in rows.deployments if d.model.name == n) for n in networks}
@@ -137,7 +138,10 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
 
 
 def _errors(checkpoint: Path) -> pd.DataFrame:
-    """Return a checkpoint's errors on held-out models' rows, with traits of their deployments."""
+    """Return a checkpoint's errors on rows of held-out models, with properties of deployments.
+
+    The properties are those by which the widths of prediction intervals differ.
+    """
     kept = pd.read_csv(checkpoint.with_suffix(".predictions.csv"))
     return described_errors(
         kept[kept["split"] == KEPT],

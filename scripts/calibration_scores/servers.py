@@ -1,9 +1,9 @@
 """Scores of calibration on servers in public data: fitted to one part, scored on the rest.
 
-Step summaries of one server are scored on later time, other loads, and an unseen prompt. Of
-measured serving runs, one load of a server is used for calibration, and its other loads are scored.
-The prior is predicted by the network that held out the model, or by the checkpoint in use if there
-is none.
+A calibration to step summaries of one server is scored on later time, on other loads, and on a
+prompt that is in no fit. Of measured serving runs, one load of a server is used for calibration,
+and its other loads are scored. The prior is predicted by the network that held out the model, or by
+the checkpoint in use if there is none.
 """
 
 import os
@@ -36,7 +36,7 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 
 def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:
-    """Return the checkpoint's prior of a deployment, centred on another network's mean if given.
+    """Return the checkpoint's prior of a deployment; its mean is that of ``network`` if given.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -63,7 +63,7 @@ _PROMPT = "1 prefill 4000 @ 0"
 
 
 def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
-    """Return the server of the public step summaries, its trace intervals and its prior.
+    """Return deployment, trace intervals and prior of the server of the public step summaries.
 
     Raises:
         PinnError: If PINN_STEPS_DIR names no folder with the file.
@@ -81,7 +81,11 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
 
 
 def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return step time errors (%), and an unseen prompt's time shift / interval half-width."""
+    """Return a table of step time errors in percent and step time shifts, and the worst shift.
+
+    A shift is the change of an unmeasured prompt's step time by a calibration, divided by the
+    half-width of its interval.
+    """
     deployment, intervals, prior = read_public_steps()
     later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
     features = step_features(*batch_work(deployment, [parse_batch(_PROMPT)]))
@@ -102,13 +106,13 @@ def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
 def _fits(
     pool: Intervals, prior: Prior, kind: str, budget: int | None, seeds: int = _SEEDS
 ) -> list[Posterior]:
-    """Return calibrations to random trace intervals of one type, one calibration per seed."""
+    """Return calibrations to random trace intervals of one type, one for each seed."""
     settings = (BetaSettings(kind, budget, seed) for seed in range(seeds))
     return [calibrate.calibrate_to(calibrate.chosen(pool, each), prior) for each in settings]
 
 
 def _errors(rows: Intervals, fits: Sequence[Prior]) -> list[float]:
-    """Return each fit's median absolute error of trace interval times, in percent."""
+    """Return each fit's median absolute relative error of the intervals' times, in percent."""
     return [100 * np.median(np.abs(rows.features @ fit.beta / rows.seconds - 1)) for fit in fits]
 
 
@@ -127,7 +131,7 @@ def _later(intervals: Intervals, prior: Prior, kind: str, budget: int | None) ->
 
 
 def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
-    """Return errors of fits to steps with few requests, on steps with many, and the reverse."""
+    """Return errors on steps with many requests of fits to steps with few, and vice versa."""
     anytime = replace(intervals, part=np.zeros_like(intervals.part))
     rows = []
     for kind, mask in (("windows", intervals.is_window), ("singles", intervals.is_single)):
@@ -144,7 +148,10 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> float:
-    """Return the largest ratio of a calibration's log change of a step time to its half-width."""
+    """Return the largest change of a step time by a calibration, in half-widths of its interval.
+
+    Both change and half-width are on a logarithmic scale.
+    """
     before = features @ prior.mean
     half = [NORMAL_QUANTILE * fit.spread(features) for fit in fits]
     moves = [np.abs(np.log(features @ fit.mean / before)) for fit in fits]
@@ -153,13 +160,13 @@ def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> floa
 
 # Scores on measured serving runs.
 
-#: Simulated duration of a stage: seconds, or a multiple of a request's latency if that is longer.
-#: Means of a steady state need no longer simulation.
+#: Simulated duration of a stage: seconds, or a multiple of a request's latency if that is longer. A
+#: steady state has the same means in longer simulations.
 _SECONDS, _LATENCIES = 120.0, 10.0
 
 
 def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return E2E latency errors (%) of each load, uncalibrated and fitted to another load."""
+    """Return E2E latency errors in percent of each load, before and after a fit to another load."""
     path = os.environ.get("PINN_SERVING_RUNS")
     if not path:
         raise PinnError("no serving runs: set PINN_SERVING_RUNS to their CSV")
@@ -181,7 +188,7 @@ def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def _stages(run: MeasuredRun) -> list[BenchmarkRun]:
-    """Return each stage of a serving run as a separate benchmark run."""
+    """Return each stage (period with one request rate) of a serving run as a benchmark run."""
     sent = workload(run.load_name)
     low, high = (share * sent.prompt_tokens for share in PROMPT_RANGE)
     prefix = SharedPrefix(sent.groups, sent.prompts_per_group, sent.shared_prefix_tokens)
@@ -213,8 +220,11 @@ def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFra
 
 
 def _e2e_errors(loads: Sequence[BenchmarkRun], deployment: Deployment, found: Prior) -> np.ndarray:
-    """Return signed errors in percent of E2E latency, the sum of TTFT and all token gaps."""
-    # The simulated rows are TTFT and TPOT of each load in turn.
+    """Return signed errors of E2E latency in percent.
+
+    E2E latency is TTFT plus TPOT for each further output token.
+    """
+    # The simulated metrics are the TTFT and the TPOT of each load in turn.
     figures = benchmarks.simulated_rows(loads, deployment, found.mean).simulated
     first, between = figures.reshape(-1, 2).T
     gaps = np.array([load.load.output.mean - 1 for load in loads])

@@ -1,1 +1,1 @@
-"""Readers of engines' default settings in the Python files of their wheels, without imports."""
+"""Readers of engines' default settings from the source files of wheels, without imports."""

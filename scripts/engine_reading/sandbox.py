@@ -22,7 +22,7 @@ from pinn.errors import PinnError
 
 #: Modules of the standard library that an engine's files may import.
 _PYTHON = ("abc", "copy", "dataclasses", "enum", "functools", "math", "typing", "itertools")
-#: Names of class methods that rules call.
+#: Beginnings of the names of class methods that rules call.
 _ASKED = (
     "_supports", "supports_", "is_supported_config", "activation_format", "get_clses",
     "is_monolithic", "is_gated", "without_mul",
@@ -31,7 +31,7 @@ _ASKED = (
 
 @dataclass(unsafe_hash=True)
 class Symbol:
-    """Stand-in for a value that rules only compare, such as a number format or a torch type."""
+    """Stand-in for a value that an engine's rules only compare, such as a torch dtype."""
 
     name: str
 
@@ -45,7 +45,7 @@ class Symbol:
 
 
 class Given:
-    """Stand-in for a configuration with given values, and False for all other switches."""
+    """Stand-in for a configuration with given values, whose other switches are all False."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -57,11 +57,11 @@ class Given:
 
 
 class World:
-    """Source files of an engine's release, in which rules are evaluated.
+    """Source files of an engine's release in which the engine's own rules are evaluated.
 
     Args:
-        source: Release of the engine.
-        stand_ins: Name -> object that rules find instead, in any file.
+        source: Files of the release.
+        stand_ins: Name -> object that a rule uses instead of the engine's own object, in any file.
     """
 
     def __init__(self, source: EngineSource, stand_ins: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class World:
         self.space = cache(partial(Space, self))
 
     def ask(self, place: str, *given: Any, **named: Any) -> Any:
-        """Return the result of a function or method of the release.
+        """Call a function or method of the release, and return its result.
 
         Raises:
             ValueError: If the rule itself raises an error.
@@ -89,7 +89,7 @@ class World:
 
 
 class Space(dict[str, Any]):
-    """Global names of one source file, each compiled when a rule first uses it."""
+    """Global names of one source file; each is compiled when an engine's rule first uses it."""
 
     def __init__(self, world: World, path: str) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Space(dict[str, Any]):
         self._imports = _imports(world.source.tree(path), path)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a module's attribute, for rules that import the module as a whole."""
+        """Return a global name of the file, for rules that import the file as a module."""
         return self[name]
 
     def __missing__(self, name: str) -> Any:
@@ -132,7 +132,10 @@ class Space(dict[str, Any]):
         return eval(compile(ast.Expression(node), self._path, "eval"), self)
 
     def _class(self, node: ast.ClassDef) -> Any:
-        """Return an enumeration unchanged, or other classes with only methods that rules call."""
+        """Return an enumeration unchanged, or another class with only some of its methods.
+
+        Only methods that rules call are kept.
+        """
         bases = [base for base in node.bases if isinstance(self._evaluated(base), type)]
         whole = any(issubclass(self._evaluated(base), Enum) for base in bases)
         body = [
@@ -154,7 +157,7 @@ class Space(dict[str, Any]):
         return Symbol(name)
 
     def _file(self, module: str) -> str | None:
-        """Return the path of a module's file; None if the release does not have the module."""
+        """Return the path of a module's file in the release; None if there is none."""
         stem = module.replace(".", "/")
         paths = f"{stem}.py", f"{stem}/__init__.py"
         return next(filter(self._world.source.exists, paths), None)

@@ -1,7 +1,7 @@
-"""SGLang's defaults by release: defaults of arguments, and rules evaluated by its own functions.
+"""SGLang's defaults by release: defaults of arguments, and results of its own rules.
 
-``server_args.py`` declares the arguments, from 0.5.19 on ``arg_groups`` does. The module
-``sglang_models`` covers rules that a person has to read.
+Arguments are declared in ``server_args.py``, from 0.5.19 on in ``arg_groups``. Rules that only a
+person can read are in the module ``sglang_models``.
 """
 
 import ast
@@ -22,7 +22,7 @@ from pinn.engines.vllm_sglang_trtllm import MemoryUsers, reserve_mib
 #: SGLang releases to read, oldest first.
 RELEASES = tuple(DIGESTS)
 
-#: Patterns of GPU names with compute capability 10.0 and 10.3, and with 9.0.
+#: Patterns of the names of GPUs with compute capability 10.0 or 10.3, and of those with 9.0.
 SM100, SM90 = "b[23]00", "h[128]00|h20"
 
 _SRT = "sglang/srt"
@@ -36,7 +36,8 @@ _FIELDS = tuple(
     for name in ("schedule", "exec_", "memory", "parallel", "disagg")
 )
 _OVERRIDES = f"{_SRT}/arg_groups/overrides.py"
-#: Memory sizes in GiB below which each rule applies, and an example of a GPU's memory for each.
+#: Memory sizes in GiB, below each of which another rule applies; and an example of a GPU's memory
+#: in each of these ranges.
 _BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 
@@ -46,7 +47,7 @@ def requirement(version: str) -> str:
 
 
 def field(source: EngineSource, name: str) -> tuple[Any, str]:
-    """Return the default of an argument, and the argument's place in the source."""
+    """Return the default of a server argument, and the place in the source that states it."""
     if name not in _fields(source):
         raise source.unread(name, "no argument of that name has a default")
     value, path = _fields(source)[name]
@@ -55,7 +56,7 @@ def field(source: EngineSource, name: str) -> tuple[Any, str]:
 
 @cache
 def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
-    """Return argument -> its default and the first file that states this default."""
+    """Return argument -> its default, and the first file that states this default."""
     found: dict[str, tuple[ast.expr, str]] = {}
     for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):
@@ -64,14 +65,15 @@ def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
     return found
 
 
-#: Arguments whose default no rule changes: (flag, argument, value in the source -> in the table).
+#: Arguments whose default no rule changes: (flag in the table, argument of SGLang, value in the
+#: source -> value in the table).
 _SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
     ("max_prefill_tokens", "max_prefill_tokens", None),
     ("enable_chunked_prefill", "chunked_prefill_size", {None: "yes"}),
     ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
     ("scheduler_recv_interval", "scheduler_recv_interval", None),
 )
-#: Setting -> default that pinn's resolved engine configuration assumes in every release.
+#: SGLang setting -> default that pinn assumes in every release.
 _EXPECTED = {
     "schedule_policy": "fcfs",
     "schedule_conservativeness": 1.0,
@@ -83,7 +85,7 @@ _EXPECTED = {
 
 
 def single_fields(source: EngineSource) -> list[Line]:
-    """Return rows with the defaults of arguments that no rule changes."""
+    """Return rows with the defaults of server arguments that no rule changes."""
     lines = []
     for flag, name, said in _SINGLE:
         value, where = field(source, name)
@@ -107,7 +109,7 @@ def sampling(source: EngineSource) -> list[Line]:
 
 
 def requests(source: EngineSource) -> list[Line]:
-    """Return rows with the maximum number of running requests: a bounded share of the KV tokens."""
+    """Return rows with the maximum of running requests: a share of the KV tokens, within bounds."""
     candidates = [
         f"{_SRT}/{name}.py"
         for name in (
@@ -125,7 +127,7 @@ def requests(source: EngineSource) -> list[Line]:
 
 
 def memory_rules(source: EngineSource) -> list[Line]:
-    """Return rows with prompt tokens per step and largest CUDA graph's decodes, by GPU memory."""
+    """Return rows with prompt tokens per step and decodes in the largest CUDA graph, by memory."""
     rule = source.first(*_HANDLE_MEMORY)
     bounds = {int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", source.words(rule))}
     if bounds - {32, 64} != {*_BELOW} - {None}:
@@ -147,7 +149,10 @@ def memory_rules(source: EngineSource) -> list[Line]:
 
 
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
-    """Return (upper bound of GPU memory in GiB, value) pairs; equal neighbours are merged."""
+    """Return pairs of an upper bound of GPU memory in GiB and the value below this bound.
+
+    Ranges of memory with equal values are merged.
+    """
     starts = zip((0, *_BELOW), values, strict=False)
     return [(below, value) for _, below, value in runs(starts)]
 
@@ -165,7 +170,8 @@ class _Server(Given):
 def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int, int, float]:
     """Return prompt tokens per step, decodes of the largest CUDA graph, and static memory share.
 
-    The release's own function computes these values; ``users`` may lack the first two values.
+    The release's own function computes these values for the server that ``users`` describes; values
+    that ``users`` does not set are chosen by the release.
     """
     prompts, mib = users.prompt_graph_tokens > 0, gib * 1024
     phase = {"bs": None, "max_bs": None}
@@ -204,7 +210,8 @@ def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int,
 
 #: First release that captures CUDA graphs of prompts by default.
 PROMPT_GRAPHS_SINCE = (0, 5, 10)
-#: Types of servers by their settings; 0 or 1 lets the release choose a value itself.
+#: Types of servers on which memory rules are compared, by their settings. A number of tokens or
+#: requests of 0 or 1 lets the release choose the value itself.
 SERVERS = (
     MemoryUsers(0, 0, 1, 0), MemoryUsers(0, 0, 8, 0), MemoryUsers(0, 0, 8, 8),
     *(MemoryUsers(0, 0, 1, 0, algorithm=name) for name in ("EAGLE", "STANDALONE", "NGRAM")),
@@ -214,7 +221,10 @@ SERVERS = (
 
 
 def memory_share(source: EngineSource) -> list[Line]:
-    """Check that pinn's resolved configuration reserves as much GPU memory as the release does."""
+    """Check that pinn reserves as much GPU memory as the release does.
+
+    The check raises an error if not; it returns no rows.
+    """
     number = release(source.version)
     for gib, users in product((24, 80, 192), SERVERS):
         if users.prompt_graph_tokens and number < PROMPT_GRAPHS_SINCE:
@@ -236,8 +246,8 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn it off")
-    # A condition on one node limits the rule to 8 GPUs. Releases excluded H20 until a bug with this
-    # GPU was fixed.
+    # A condition on one node limits the rule to 8 GPUs. Some releases exclude the H20 because of a
+    # bug with this GPU.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
     gpus = {SM100: 9 if one_node else None}
     if "sm90" in said:
@@ -251,7 +261,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
 
 
 def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
-    """Return the place, architectures and conditions of the all-reduce rule, as in the source."""
+    """Return SGLang's rule on fused all-reduce: its place, architectures and conditions."""
     if source.has(listed := f"{_OVERRIDES}: _FLASHINFER_ALLREDUCE_FUSION_ARCHS"):
         place = f"{_OVERRIDES}: _flashinfer_allreduce_fusion_auto_enable"
         return place, _constants(source.value(listed)), source.words(place)
@@ -281,7 +291,10 @@ def _sets_fusion(node: ast.stmt) -> bool:
 
 
 def _branches(node: ast.AST, above: tuple[ast.If, ...] = ()) -> list[tuple[ast.If, ...]]:
-    """Return every branch with its enclosing branches; an ``elif`` is not inside its ``if``."""
+    """Return all ``if`` branches in a syntax tree, each after the branches that enclose it.
+
+    An ``elif`` does not count as enclosed by its ``if``.
+    """
     found: list[tuple[ast.If, ...]] = []
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.If):

@@ -1,9 +1,9 @@
-"""Check that SGLang's rules by architecture and GPU were read in a release.
+"""Check that a person has read SGLang's rules by architecture and GPU in a release.
 
 These rules are spread over functions of hundreds of lines. A person reads the functions and writes
 rows of ``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``moe_backend``,
-``prompt_graph_tokens``), which no script changes. This module has a digest of the functions for
-each release that was read; an unknown digest is an error.
+``prompt_graph_tokens``), which no script changes. For each release that a person has read, this
+module has a digest of the functions; a release with another digest raises an error.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, fingerprint
 
-#: SGLang's architecture -> ``model_type`` of checkpoints, for architectures with a rule.
+#: Architecture in SGLang -> ``model_type`` of its checkpoints, for architectures with a rule.
 _TYPES: dict[str, tuple[str, ...]] = {
     "DeepseekV3ForCausalLM": ("deepseek_v3", "kimi_k2"),
     "DeepseekV32ForCausalLM": ("deepseek_v32",),
@@ -69,7 +69,7 @@ _NAMES = (
     "multimodal_breakable_cuda_graph_supported_model_archs", "CudaGraphConfig",
     "default_prefill_backend",
 )  # fmt: skip
-#: Releases that were read, oldest first -> digest of the functions with the rules.
+#: Releases that a person has read, oldest first -> digest of the functions that contain the rules.
 DIGESTS: dict[str, str] = {
     "0.5.3.post1": "3c3e9029abfe",
     "0.5.5": "8be7c1938ce7",
@@ -100,7 +100,7 @@ def model_types(architectures: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_read(source: EngineSource) -> list[Line]:
-    """Check that a person read the rules of this release; return no rows."""
+    """Check that a person has read the rules of this release; return an empty list of rows."""
     rules = [
         place
         for place in (f"{path}: {name}" for path in _FILES for name in _NAMES)

@@ -1,4 +1,4 @@
-"""Merging of single releases' rows into a table, with one row for releases with equal rows."""
+"""Merging of the defaults of single releases into a table with ranges of releases."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -15,14 +15,16 @@ KERNEL_COLUMNS = (
     "engine", "format", "since", "until", "least_capability", "below_capability", "spread",
     "kernels", "source",
 )  # fmt: skip
-#: Row of a table of defaults or kernels: column -> value.
+#: Row of a table of defaults or of kernels: name of a column -> value.
 Line = dict[str, str]
-#: Consecutive releases, each with its rows of one flag or format.
+#: Consecutive releases, each with its rows for one flag or number format.
 Run = Sequence[tuple[EngineSource, list[Line]]]
 
 
 def default(flag: str, value: object, source: str, **limits: Any) -> Line:
-    """Return a row with one default of one release; the first matching row of a flag applies.
+    """Return a row of the table: one default of one release.
+
+    If a flag has several rows, the first one whose conditions match applies.
 
     Args:
         flag: Field of ``ServingSpec``, or a name that ``pinn.specs`` looks up.
@@ -45,10 +47,10 @@ def kernel_line(
     Args:
         form: Number format of the experts, as ``pinn.specs.precision`` names it.
         capabilities: Lowest compute capability of the GPU, and an exclusive upper bound.
-        spread: Distribution of experts: ``tp`` if each expert is cut over tensor-parallel GPUs,
-            ``ep`` if whole experts are distributed over these GPUs, ``dp`` if over data-parallel
-            ranks; empty for any.
-        kernels: Name of the kernels in the engine.
+        spread: Distribution of experts over GPUs: ``tp`` if each expert is sliced over
+            tensor-parallel GPUs, ``ep`` if whole experts are distributed over these GPUs, ``dp`` if
+            whole experts are distributed over data-parallel ranks; empty for any distribution.
+        kernels: Name that the engine gives to the kernels.
         source: ``path: symbol`` in the release.
     """
     given = ("", form, "", "", *capabilities, spread, kernels, source)
@@ -78,7 +80,8 @@ def merged(read: Iterable[tuple[EngineSource, Sequence[Line]]]) -> list[Line]:
     """Return the rows of the table, with equal rows of consecutive releases merged.
 
     Args:
-        read: Releases and their rows, oldest first; of releases with equal numbers the last counts.
+        read: Releases with their rows, oldest first. If two releases have the same number, the last
+            one counts.
     """
     last = {release(source.version): (source, lines) for source, lines in read}
     releases = [last[number] for number in sorted(last)]
@@ -103,7 +106,10 @@ def _subject(line: Line) -> str:
 
 
 def _sources(run: Run, j: int) -> str:
-    """Return a run's sources as text: releases, file and symbol, and later places if code moved."""
+    """Return the sources of consecutive releases' rows as text.
+
+    The text has the releases, file and symbol, repeated for later releases if the code moved.
+    """
     found = []
     for source, part in groupby(run, key=lambda pair: pair[1][j]["source"]):
         versions = [each.version for each, _ in part]

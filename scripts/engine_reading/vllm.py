@@ -17,7 +17,7 @@ RELEASES = (
     "0.20.1", "0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1",
     "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0",
 )  # fmt: skip
-#: Releases without a CPU build in the index; their CUDA wheels have hundreds of MB.
+#: Releases without a CPU build in the package index. Their CUDA wheels have hundreds of MB.
 _CUDA_ONLY = ("0.33.0",)
 
 _ARGS, _CACHE = "vllm/engine/arg_utils.py: EngineArgs", "vllm/config/cache.py: CacheConfig"
@@ -25,7 +25,10 @@ _MODELS = "vllm/model_executor/models/config.py"
 
 
 def requirement(version: str) -> str:
-    """Return a release's pip requirement; the CPU build is smaller and has equal Python files."""
+    """Return the pip requirement of a release.
+
+    The CPU build is used if there is one: it is smaller and has the same Python files.
+    """
     return f"vllm{'' if version in _CUDA_ONLY else '-cpu'}=={version}"
 
 
@@ -33,7 +36,8 @@ def budgets(source: EngineSource) -> list[Line]:
     """Return rows with the API server's tokens and requests per step, by GPU memory and name."""
     rules = ("get_batch_defaults", "_set_default_args", "_set_default_args_v1")
     rule = source.first(*(f"{_ARGS}.{name}" for name in rules))
-    # The rule compares with multiples of GiB_bytes, so each multiple is evaluated on both sides.
+    # The rule compares with multiples of GiB_bytes, so it is evaluated at 0 and at each of these
+    # multiples.
     sizes = {
         literal(node.left)
         for node in ast.walk(source.node(rule))
@@ -85,7 +89,7 @@ def memory_share(source: EngineSource) -> list[Line]:
 
 
 def prefixes_and_chunks(source: EngineSource) -> list[Line]:
-    """Return rows with defaults of chunked prefill, and of prefix caching for recurrent models."""
+    """Return rows with defaults of chunked prefill and prefix caching for recurrent models."""
     newest = f"{_ARGS}._set_default_chunked_prefill_and_prefix_caching_args"
     older = f"{_ARGS}.get_chunked_prefill_prefix_caching_defaults"
     oldest = f"{_MODELS}: MambaModelConfig.verify_and_update_config"
@@ -93,7 +97,8 @@ def prefixes_and_chunks(source: EngineSource) -> list[Line]:
     world = world_of(source, CUDAGraphMode=Symbol("CUDAGraphMode"))
     model = Given(attn_type="hybrid", pooler_config=None, runner_type="generate", is_hybrid=True)
     if rule == newest:
-        # Defaults for a generating model with attention and recurrent states.
+        # The rule is evaluated for a model that generates text and has attention and recurrent
+        # states.
         for each in ("is_chunked_prefill_supported", "is_prefix_caching_supported"):
             answer = world.ask(f"vllm/config/model.py: ModelConfig.{each}", model)
             setattr(model, each, answer)
@@ -118,7 +123,10 @@ def prefixes_and_chunks(source: EngineSource) -> list[Line]:
 
 
 def block_size(source: EngineSource) -> list[Line]:
-    """Return a row with the tokens of a KV block, unless attention kernels need another number."""
+    """Return a row with the default number of tokens of a KV block.
+
+    Some attention kernels need another number, which this row does not cover.
+    """
     if source.has(place := f"{_CACHE}.DEFAULT_BLOCK_SIZE"):
         return [default("block_size", source.constant(place), place)]
     place = "vllm/platforms/cuda.py: CudaPlatformBase.check_and_update_config"
@@ -165,14 +173,14 @@ def _never_fused(place: str) -> list[Line]:
 
 
 def _check(source: EngineSource, place: str, expected: object) -> str:
-    """Return the place of a constant, after checking that its value is as expected."""
+    """Check that a constant has the expected value, and return its place in the source."""
     if source.constant(place) != expected:
         raise source.unread(place, f"it is not {expected}")
     return place
 
 
 def fused_message(source: EngineSource) -> list[Line]:
-    """Return rows with the fused all-reduce's maximum message in MiB, by GPU and ranks."""
+    """Return rows with the largest message of a fused all-reduce in MiB, by GPU and ranks."""
     name = "FI_ALLREDUCE_FUSION_MAX_SIZE_MB"
     newer = f"vllm/compilation/passes/fusion/allreduce_rms_fusion.py: {name}"
     place = newer if source.has(newer) else f"vllm/compilation/collective_fusion.py: {name}"
@@ -191,7 +199,7 @@ def fused_message(source: EngineSource) -> list[Line]:
 
 
 def sampler(source: EngineSource) -> list[Line]:
-    """Return a row on whether FlashInfer or PyTorch samples if both are installed."""
+    """Return a row on whether FlashInfer or PyTorch does the sampling if both are installed."""
     rule = "vllm/v1/sample/ops/topk_topp_sampler.py: TopKTopPSampler.__init__"
     world = world_of(
         source,
@@ -204,7 +212,7 @@ def sampler(source: EngineSource) -> list[Line]:
         register_top_k_top_p_warmups=lambda *_: None,
         FlashInferBackend=Given(supports_compute_capability=lambda _: True),
         apply_top_k_top_p=Symbol("unused"),
-        # Default value of an argument, evaluated when the function is defined.
+        # Default value of an argument, which is evaluated when the function is defined.
         LogprobsMode=Symbol("unused"),
     )
     found = Given(forward_cuda="flashinfer", forward_native="pytorch", forward="")
@@ -213,7 +221,7 @@ def sampler(source: EngineSource) -> list[Line]:
 
 
 def latent_state_block(source: EngineSource) -> list[Line]:
-    """Return a row with the block granularity of latent attention in recurrent models."""
+    """Return a row with the KV block granularity of recurrent models with latent attention."""
     place = source.first(
         "vllm/platforms/interface.py: Platform._align_hybrid_block_size",
         f"{_MODELS}: HybridAttentionMambaModelConfig.verify_and_update_config",
@@ -232,7 +240,10 @@ def latent_state_block(source: EngineSource) -> list[Line]:
 
 
 def expert_backend(source: EngineSource) -> list[Line]:
-    """Return a row with the default ``auto`` of expert kernels; ``KERNEL_READERS`` resolve it."""
+    """Return a row with the default of the expert kernels' backend, which is ``auto``.
+
+    The readers in ``KERNEL_READERS`` find the kernels that ``auto`` chooses.
+    """
     place = "vllm/config/kernel.py: KernelConfig.moe_backend"
     variables = f"{Envs.path}: VLLM_USE_DEEP_GEMM VLLM_USE_FLASHINFER_MOE_FP8"
     where = _check(source, place, "auto") if source.has(place) else variables

