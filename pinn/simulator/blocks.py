@@ -1,4 +1,4 @@
-"""Queues of requests as linked lists, and the allocator of KV cache blocks to requests."""
+"""Linked-list queues of requests, and the allocator of KV cache blocks to requests."""
 
 import numpy as np
 
@@ -17,18 +17,18 @@ from pinn.simulator.state import (
     Request,
 )
 
-# Queues of requests: linked lists are in order of arrival, binary heaps in order of event times.
+# Queues: linked lists of requests in order of arrival, and binary heaps of events in order of time.
 
 
 def append(engine: Engine, queue: Queue, r: int) -> None:
-    """Append a request to a queue, as ``FCFSRequestQueue.add_request`` does."""
+    """Append a request to a queue, as vLLM's ``FCFSRequestQueue.add_request`` does."""
     _join(engine, queue, queue.tail, r)
     _join(engine, queue, r, -1)
     queue.size += 1
 
 
 def prepend(engine: Engine, queue: Queue, r: int) -> None:
-    """Put a request at the head of a queue, as ``FCFSRequestQueue.prepend_request`` does."""
+    """Insert a request at the head of a queue (vLLM's ``FCFSRequestQueue.prepend_request``)."""
     head = queue.head
     _join(engine, queue, -1, r)
     _join(engine, queue, r, head)
@@ -51,13 +51,13 @@ def move_after_holders(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def remove(engine: Engine, queue: Queue, r: int) -> None:
-    """Remove a request from its queue, as ``FCFSRequestQueue.remove_request`` does."""
+    """Remove a request from its queue, as vLLM's ``FCFSRequestQueue.remove_request`` does."""
     _join(engine, queue, engine.requests[r].before, engine.requests[r].after)
     queue.size -= 1
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Link two requests as neighbours in a queue; a number of -1 stands for an end of the queue."""
+    """Link two neighbouring requests of a queue; -1 instead of a request means the queue's end."""
     if before >= 0:
         engine.requests[before].after = after
     else:
@@ -78,7 +78,7 @@ def push_heap(heap: Records[Event], size: int, moment_s: float, r: int) -> None:
 
 
 def pop_heap(heap: Records[Event], size: int) -> int:
-    """Remove the earliest of the ``size`` events of a heap and return the event's request."""
+    """Remove the earliest event from a heap of ``size`` events, and return its request's number."""
     first, last = heap[0].request, heap[size - 1]
     moment_s, r = last.moment_s, last.request
     i, child = 0, 1
@@ -106,14 +106,14 @@ def _put(event: Event, moment_s: float, r: int) -> None:
 
 
 def blocks_for(engine: Engine, tokens: int) -> int:
-    """Return the number of KV blocks that one cache group needs for ``tokens`` tokens."""
+    """Return the number of KV blocks that one KV cache group needs for ``tokens`` tokens."""
     return -(-tokens // engine.config.block_tokens)
 
 
 def extra_blocks_for(engine: Engine, tokens: int) -> int:
-    """Return the number of KV blocks for ``tokens`` in all cache groups after the first.
+    """Return the number of KV blocks for ``tokens`` tokens in all KV cache groups after the first.
 
-    These are the further full-attention groups and the groups with windowed attention.
+    Further groups are those of other full-attention layers and of layers with windowed attention.
     """
     config = engine.config
     blocks = blocks_for(engine, tokens)
@@ -122,7 +122,7 @@ def extra_blocks_for(engine: Engine, tokens: int) -> int:
 
 
 def take_block(engine: Engine, replica: int) -> int:
-    """Allocate the least recently freed KV block, drop its key, and return its number."""
+    """Allocate the first free KV block, drop it from the prefix cache, and return its number."""
     block = engine.cache[replica, 0].after
     unlink_block(engine, replica, block)
     forget_key(engine, replica, block)
@@ -134,14 +134,17 @@ def take_block(engine: Engine, replica: int) -> int:
 
 
 def note_block(engine: Engine, replica: int, block: int) -> None:
-    """Record the reuse of a KV block, and wait for a second-tier store of its old content."""
+    """Record that a KV block is reused.
+
+    If a transfer still stores the block's old content in host memory, the next batch waits for it.
+    """
     engine.stamps[replica, block] = engine.replicas[replica].schedulings
     if engine.fences[replica, block] > 0:
         flush(engine, replica, engine.fences[replica, block] - 1)
 
 
 def flush(engine: Engine, replica: int, number: int) -> None:
-    """Make the worker wait for an unfinished second-tier transfer before its next batch."""
+    """Make the worker finish a KV transfer to or from host memory before its next batch."""
     if number >= engine.replicas[replica].jobs_first:
         job = job_of(engine, replica, number)
         if job.progress != DONE:
@@ -150,12 +153,12 @@ def flush(engine: Engine, replica: int, number: int) -> None:
 
 
 def job_of(engine: Engine, replica: int, number: int) -> Job:
-    """Return the record of a second-tier transfer job by the job's number."""
+    """Return the record of a KV transfer to or from host memory, by the transfer's number."""
     return engine.jobs[replica, number % engine.config.n_jobs]
 
 
 def unlink_block(engine: Engine, replica: int, block: int) -> None:
-    """Unlink a block from the free list, as ``FreeKVCacheBlockQueue.remove`` does."""
+    """Unlink a block from the free list, as vLLM's ``FreeKVCacheBlockQueue.remove`` does."""
     taken = engine.cache[replica, block]
     engine.cache[replica, taken.before].after = taken.after
     engine.cache[replica, taken.after].before = taken.before
@@ -163,13 +166,16 @@ def unlink_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def release_block(engine: Engine, replica: int, block: int, first: bool) -> None:
-    """Remove one user of a block; add a block without users to an end of the free list."""
+    """Decrement a block's reference count; at 0, add the block to the free list.
+
+    If ``first`` is true the block is added at the head of the list and reused first.
+    """
     freed, state = engine.cache[replica, block], engine.replicas[replica]
     freed.references -= 1
     state.held_blocks -= 1
     if freed.references > 0:
         return
-    # The free list begins after the sentinel, block 0, and ends before the sentinel.
+    # The free list is circular: block 0, the sentinel, precedes its first block and ends the list.
     sentinel = engine.cache[replica, 0]
     before, after = sentinel.before, 0
     if first:
@@ -181,7 +187,7 @@ def release_block(engine: Engine, replica: int, block: int, first: bool) -> None
 
 
 def touch_block(engine: Engine, replica: int, block: int) -> None:
-    """Add one user to a cached block, as ``BlockPool.touch`` does."""
+    """Increment a cached block's reference count, as vLLM's ``BlockPool.touch`` does."""
     touched = engine.cache[replica, block]
     if touched.references == 0:
         unlink_block(engine, replica, block)
@@ -190,7 +196,10 @@ def touch_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def remember_key(engine: Engine, replica: int, block: int, key: int) -> None:
-    """Register a block under its key in the prefix cache; blocks of equal key form a chain."""
+    """Add a block to the prefix cache under its key, an integer in place of vLLM's block hash.
+
+    Blocks with equal keys form a linked list.
+    """
     fresh = engine.cache[replica, block]
     fresh.key, fresh.twin = key, 0
     if engine.holder[replica, key] == 0:
@@ -204,7 +213,7 @@ def remember_key(engine: Engine, replica: int, block: int, key: int) -> None:
 
 
 def forget_key(engine: Engine, replica: int, block: int) -> None:
-    """Remove a block's key from the prefix cache (``BlockPool._maybe_evict_cached_block``)."""
+    """Remove a block from the prefix cache (vLLM's ``BlockPool._maybe_evict_cached_block``)."""
     forgotten = engine.cache[replica, block]
     key = forgotten.key
     if key < 0:
@@ -222,7 +231,7 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
 
 
 def _watch(engine: Engine, replica: int, key: int) -> None:
-    """Record the time when a watched block key entered or left the cache, for a delayed router."""
+    """Record when a block key enters or leaves the prefix cache, for a router with a stale view."""
     if engine.config.n_watched > 1:
         engine.key_s[replica, key] = engine.replicas[replica].now_s
 
@@ -244,7 +253,10 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Allocate the blocks that a running request needs for ``tokens``; return whether they fit."""
+    """Allocate the KV blocks that a request lacks for ``tokens`` tokens.
+
+    Return whether enough blocks were free; otherwise no block is allocated.
+    """
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
     return _take_blocks(engine, replica, request, tokens)
@@ -268,7 +280,7 @@ def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) ->
 def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved: int = 0) -> bool:
     """Return whether the free blocks suffice for a waiting request with ``hits`` cached blocks.
 
-    Cached blocks without users also leave the free list, so they count as allocations
+    Cached blocks that no request uses also leave the free list, so they count as allocations
     (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``). The last ``reserved`` free blocks
     must stay free.
     """
@@ -280,7 +292,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Return how many of the first ``hits`` cached blocks no request uses."""
+    """Return how many of a request's first ``hits`` cached blocks are in use by no request."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
@@ -289,7 +301,10 @@ def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
 
 
 def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Allocate blocks to a request without any; the first ``hits`` are in the prefix cache."""
+    """Allocate KV blocks for ``tokens`` tokens to a request that has none.
+
+    The first ``hits`` blocks come from the prefix cache. Return whether there was enough room.
+    """
     request, state = engine.requests[r], engine.replicas[replica]
     if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
         return False
@@ -320,8 +335,8 @@ def _remember_keys(engine: Engine, replica: int, request: Request, blocks: int) 
 def free_request(engine: Engine, replica: int, r: int) -> None:
     """Free a request's blocks from last to first, so that the tail of a prefix is evicted first.
 
-    If the engine reuses blocks without a key first, the request's last block, which may be
-    partly filled, is reused before all others.
+    If ``uncached_first`` is set, blocks outside the prefix cache, such as a partly filled last
+    block, are reused before all other blocks.
     """
     request, state = engine.requests[r], engine.replicas[replica]
     if request.slot >= 0:
@@ -331,7 +346,7 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
 
 
 def free_blocks(engine: Engine, replica: int, r: int) -> None:
-    """Free a request's blocks and keep its row of the block table."""
+    """Free a request's KV blocks, but keep its row of the block table allocated."""
     config, request = engine.config, engine.requests[r]
     if config.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):
@@ -346,7 +361,7 @@ def free_blocks(engine: Engine, replica: int, r: int) -> None:
 
 
 def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
-    """Move a waiting request to the running requests, with ``computed`` tokens from the cache."""
+    """Move a waiting request to the running list; ``computed`` tokens are in the KV cache."""
     request, state = engine.requests[r], engine.replicas[replica]
     remove(engine, engine.waiting[replica], r)
     if request.scheduled_s < 0:
@@ -364,7 +379,7 @@ def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
 def preempt(engine: Engine, replica: int, r: int) -> None:
     """Preempt a running request: free its blocks and reset its progress.
 
-    The caller puts the request into a queue.
+    The caller puts the request back into the waiting queue.
     """
     request, state = engine.requests[r], engine.replicas[replica]
     free_request(engine, replica, r)
@@ -417,7 +432,10 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
-    """Add a request's tokens to the sums of its batch (``pinn.physics.batch_sums.BatchSums``)."""
+    """Add a request of a batch to the sums over the batch from which step features are computed.
+
+    The sums are the fields of ``pinn.physics.batch_sums.BatchSums``, in order.
+    """
     if prefill:
         sums[0] += 1
         sums[2] += new
@@ -432,13 +450,16 @@ def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int
 
 
 def _pairs(tokens: int, window: int) -> float:
-    """Return a prompt chunk's (query, key) pairs: the i-th token attends to min(i, window) keys."""
+    """Return the (query, key) pairs of windowed attention for a prompt's first ``tokens`` tokens.
+
+    The i-th token attends to min(i, ``window``) keys.
+    """
     inside = min(tokens, window)
     return inside * (inside + 1) / 2 + (tokens - inside) * inside
 
 
 def round_up_decodes(engine: Engine, replica: int) -> None:
-    """Pad a decode-only batch with one-token rows to the next size of a CUDA graph.
+    """Pad a decode-only batch with one-token requests to the batch size of the next CUDA graph.
 
     A batch larger than the largest graph (setting ``graph_requests``) is not padded.
     """

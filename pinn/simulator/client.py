@@ -20,12 +20,13 @@ from pinn.simulator.state import (
     Server,
 )
 
-# Numbering of replicas and API servers. Replicas are numbered copy by copy. If the replicas of a
-# copy share experts, they step together as one group; otherwise each replica is a group of its own.
+# Numbering of data-parallel replicas and API servers. A simulation may have several copies of a
+# deployment; the replicas of the first copy come first. If the replicas of a copy share experts,
+# they step together as one group; otherwise each replica is a group of its own.
 
 
 def group_of(engine: Engine, replica: int) -> int:
-    """Return the number of a replica's group; all replicas of a group step together."""
+    """Return the number of a replica's group, whose replicas run every step together."""
     return replica * engine.config.n_groups // engine.config.n_replicas
 
 
@@ -40,15 +41,16 @@ def replicas_of(engine: Engine, group: int) -> range:
 
 
 def first_server(engine: Engine, replica: int) -> int:
-    """Return the number of the first API server of a replica's copy of the deployment."""
+    """Return the number of the first API server in the deployment copy of a replica."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
 
 def server_of(engine: Engine, r: int) -> Server:
-    """Return the API server that handles a request; the servers of a copy take turns.
+    """Return the API server that handles a request; a deployment copy's API servers take turns.
 
-    Under round-robin routing over several copies, each round begins at another server.
+    With several copies, each round of requests over the copies begins at another API server.
+    Otherwise round-robin routing would leave some API servers without requests.
     """
     config = engine.config
     begin = r // config.n_replicas if config.n_copies > 1 else 0
@@ -76,42 +78,42 @@ def take_in(engine: Engine, r: int, work_s: float) -> float:
 
 
 def hear_of_step(engine: Engine, now: float) -> None:
-    """Set when each API server begins to send the tokens of a step that the engine reports."""
+    """Set when each API server begins to stream the tokens of a step that ended at ``now``."""
     for i in range(engine.config.n_servers):
         server = engine.servers[i]
         server.start_s = max(server.free_s, now)
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``; the API server is busy for ``token_s``."""
+    """Stream one token of a step that ended at ``now``, which takes ``token_s`` seconds."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
 
 
 def _begin(server: Server, now: float) -> None:
-    """Reset the backlog of an API server if it is idle.
+    """Reset an API server's work counters if the server is idle when a task arrives at ``now``.
 
-    Tasks that arrive at the same time are processed in turn, even if a task needs no time. A task
-    also queues if it arrives exactly when the last task ends.
+    The server counts as busy if another task arrived at the same time, even if that task needs no
+    time, and if the task arrives exactly when the last one ends.
     """
     if server.free_s < now and server.came_s < now:
         server.work[0] = server.work[1] = server.work[2] = 0.0
     server.came_s = now
 
 
-# Delayed prompts: during decodes a prompt waits, so that one step computes several prompts.
+# Delayed prompts: while requests decode, new prompts wait, so that one step computes several.
 #
-# Mirrors ``_waiting_requests`` of ``tensorrt_llm/_torch/pyexecutor/py_executor.py``, and under
-# attention data parallelism ``_balance_adp_requests`` (both written from memory). If only some
-# ranks have a prompt, ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23 is mirrored, without its
-# cache watermark and its waits for a free batch or a longer queue. Unlike in SGLang, a prompt that
-# waits for KV blocks counts as runnable. Ranks of a dense model are not in lockstep, so no rank
-# waits for another.
+# For TensorRT-LLM, mirrors ``_waiting_requests`` of ``tensorrt_llm/_torch/pyexecutor/
+# py_executor.py``, and under attention data parallelism ``_balance_adp_requests`` (both written
+# from memory). For SGLang, mirrors ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23, which
+# delays prompts if only some ranks have one. Its cache watermark and its waits for a free batch or
+# a longer queue are not modelled. Unlike in SGLang, a prompt that waits for KV blocks counts as
+# runnable. Ranks of a dense model are not in lockstep, so no rank waits for another.
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
-    """Return whether a group's next step postpones new prompts, and count postponing steps."""
+    """Return whether a group's next step delays new prompts, and count the steps of a delay."""
     if engine.config.prompt_wait_steps == 0:
         return False
     if engine.config.waits_for_all:
@@ -120,7 +122,10 @@ def prompts_wait(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_tokens(engine: Engine, group: int) -> bool:
-    """Return whether new prompts wait for a fuller step, up to ``prompt_wait_steps`` steps."""
+    """Return whether new prompts wait until a step would have enough tokens (TensorRT-LLM).
+
+    They wait for at most ``prompt_wait_steps`` steps.
+    """
     config, state = engine.config, engine.groups[group]
     replica = first_of(engine, group)
     if not _has_prompt(engine, replica) or engine.replicas[replica].running == 0:
@@ -160,9 +165,9 @@ def _has_prompt(engine: Engine, replica: int) -> bool:
 
 
 def _step_tokens(engine: Engine, replica: int) -> int:
-    """Return the number of tokens of a step with all decodes and waiting prompts.
+    """Return the number of tokens of a step that computes all decodes and all waiting prompts.
 
-    The count stops at ``prompt_wait_tokens``, from which on no prompt waits.
+    The count stops at ``prompt_wait_tokens``, because a step of this size delays no prompt.
     """
     config = engine.config
     tokens = engine.replicas[replica].running * (1 + config.drafts)
@@ -183,12 +188,12 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
-    """Return the number of tokens that a decode gains: the next one and the accepted drafts.
+    """Return how many tokens a decode generates: the next token and the accepted draft tokens.
 
     Args:
         engine: State of the engine.
         r: Number of the request.
-        sampled: Tokens that the step sampled for the request: 1 + its draft tokens.
+        sampled: Number of tokens that the step sampled for the request: 1 + its draft tokens.
     """
     request, drafted = engine.requests[r], sampled - 1
     if drafted == 0:
@@ -200,7 +205,7 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     request.drafted_tokens += drafted
     request.accepted_tokens += accepted
     accepted = min(accepted, request.output - request.generated - 1)
-    if request.unverified >= drafted:  # false if a preemption has reset the counts
+    if request.unverified >= drafted:  # false if a preemption has reset ``unverified``
         request.unverified -= drafted
         request.computed -= drafted - accepted
     request.worked -= drafted - accepted
@@ -238,7 +243,7 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """Record when a client sees a request end, or when a decode server receives the request."""
+    """Add to the heap of endings when a client sees a request end, or a decode server gets it."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1
@@ -259,7 +264,7 @@ def send(engine: Engine, moment: float) -> int:
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
-        # Requests from the other pool are sent in the order of their handover.
+        # Requests from another engine, such as the prefill pool, are sent in order of handover.
         r = pop_ending(engine)
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)
@@ -329,7 +334,7 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 
 
 def pass_on(engine: Engine, r: int, moment: float) -> None:
-    """Send a request to the other pool, where it arrives at time ``moment`` in seconds."""
+    """Hand a request over to another engine, such as the other pool, at ``moment`` in seconds."""
     counters = engine.counters
     leaving = engine.leaving[counters.leaving]
     leaving.moment_s, leaving.request = moment, r
@@ -390,7 +395,7 @@ def hang_up(engine: Engine, now: float) -> None:
 def update_from_output(
     engine: Engine, replica: int, column: int, now: float, token_s: float, completion_s: float
 ) -> None:
-    """Add the sampled tokens of batch ``column`` to its requests at engine time ``now``."""
+    """Add the tokens that batch ``column`` sampled to its requests, at engine time ``now`` (s)."""
     config, batch = engine.config, engine.batches[replica, column]
     hear_of_step(engine, now)
     if config.tier > 0:
@@ -429,7 +434,7 @@ def update_from_output(
             if config.tier != BY_NODE:
                 known = min(request.computed - in_flight, known)
                 blocks.key_blocks(engine, replica, request, known)
-            elif not ends:  # ``radix_requests.hear`` adds the blocks of ended requests
+            elif not ends:  # ``_finish`` makes this call for ended requests
                 host_link.leave(engine, replica, r)
         if ends:
             finished += request.status == RUNNING
@@ -447,10 +452,10 @@ def update_from_output(
 def _append_tokens(
     engine: Engine, request: Request, server: Server, now: float, tokens: int
 ) -> None:
-    """Count a step's tokens, and the gap since the last step that gave the request tokens.
+    """Record a request's new tokens, and the ITL gap since its previous tokens.
 
-    The gap is the time between the starts of streaming the tokens of these two steps. All requests
-    of a batch have the same gap.
+    The gap is the time between the starts of streaming the previous and the new tokens. All
+    requests of a batch have the same gap.
     """
     counters = engine.counters
     request.generated += tokens
@@ -484,7 +489,7 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
     else:
         blocks.free_request(engine, replica, r)
     delay = request.scheduling_s + request.preemption_s + completion_s
-    if engine.config.role:  # in disaggregated serving a finished request is passed on
+    if engine.config.role:  # in P/D or a fleet, another engine takes over a finished request
         pass_on(engine, r, request.last_sent_s + delay)
     else:
         resolve(engine, r, request.last_sent_s + delay)

@@ -1,4 +1,4 @@
-"""Numba type of an engine: a pointer, by numba's interface for user-defined types."""
+"""Numba type of a simulated engine: a pointer, defined through numba's extension interface."""
 
 import hashlib
 import operator
@@ -27,7 +27,7 @@ _OFFSETS, _LENGTHS = offsets(ENGINE), offsets(ENGINE["config"])
 
 
 class _Pointer(types.Opaque):
-    """Numba type of an engine or of one of its arrays: a pointer to the record ``ENGINE``.
+    """Numba type of a simulated engine or of one of its arrays: a pointer to a numpy record.
 
     If the engine were a tuple of arrays or a ``structref``, compilation would take twice as long,
     or the compiled loop would be 25 % slower.

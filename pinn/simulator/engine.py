@@ -1,7 +1,7 @@
 """State of a simulated engine: settings, counters, records and arrays.
 
-:mod:`pinn.simulator.compiled_engine` defines the state's type in compiled code,
-:func:`plain_engine` converts the state to plain Python.
+:mod:`pinn.simulator.compiled_engine` defines the state's type in compiled code, and
+:func:`plain_engine` converts the state to plain Python objects.
 """
 
 import math
@@ -45,7 +45,7 @@ class Config:
     pipeline_parallel_size: I8
     least_loaded: I8
     router: I8  # routing rule, or ``NO_ROUTER``
-    first_copy: I8  # number of the engine's first copy within a fleet
+    first_copy: I8  # index in the fleet of the engine's first copy of its deployment
     router_interval_s: F8  # seconds between two updates of the router's view of the copies
     prefix_weight: F8
     queue_weight: F8
@@ -54,8 +54,8 @@ class Config:
     concurrency: I8
     stages_wait: I8
     max_seqs: I8  # maximum number of requests in a batch
-    blocks: I8  # maximum number of blocks of one replica that a run can use
-    row: I8  # number of block numbers in a row of the block table
+    blocks: I8  # number of KV blocks of one replica that a run can use at most
+    row: I8  # length of a row of the block table, in blocks
     # Rules of the scheduler, described in ``pinn.engines.recipe``.
     whole_prompts: I8
     uncached_first: I8
@@ -63,11 +63,11 @@ class Config:
     awaits_preempted: I8
     chunk_multiple: I8
     poll_interval: I8
-    prompt_interval: I8  # number of steps from one with prompts to the next; 1 for no throttling
+    prompt_interval: I8  # steps from one step with prompts to the next; 1 without throttling
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
     one_batch: I8  # 1 if a request is in at most one batch in flight
-    stagger: I8  # number of scheduler calls between two decodes of a request; 0 for no limit
+    stagger: I8  # minimum scheduler calls from one decode of a request to the next; 0 for no limit
     foresees_ends: I8  # 1 if SGLang's scheduler knows output lengths in advance
     prefill_first: I8  # 1 if prompts run in steps without decodes
     prompt_budget: I8  # number of prompt tokens at which a prefill step accepts no further request
@@ -81,7 +81,7 @@ class Config:
     lookahead: I8  # number of future tokens for which a request reserves blocks
     depth: I8  # maximum number of batches in flight
     one_process: I8  # 1 if engine and API server share one process
-    keeps_batches: I8  # 1 to keep the batches for latency models that need them
+    keeps_batches: I8  # 1 to keep each request's tokens of a batch, for latency models that need it
     role: I8  # role in disaggregated prefill/decode (constants in ``pinn.simulator.state``)
     gpu_cache_tokens: F8
     warmup_requests: I8  # number of requests sent before the measurement begins
@@ -89,9 +89,9 @@ class Config:
     stage_gap_s: F8
     transfer_latency_s: F8
     transfer_token_s: F8
-    source_token_s: F8  # transfer seconds per token on the prefill worker's link
+    source_token_s: F8  # seconds per transferred token on a prefill worker's link
     admission_share: F8  # initial share of a request's output that SGLang reserves at admission
-    most_reread: F8  # maximum share of the decodes' KV reads that the GPU's cache saves
+    most_reread: F8  # maximum share of the decodes' KV reads that hits in the L2 cache save
     # Second tier of the KV cache, described in ``pinn.simulator.offloading``.
     tier: I8  # second tier: ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
     tier_chunks: I8
@@ -120,7 +120,7 @@ class Config:
     n_copies: I8  # number of copies of the deployment behind one load balancer
     n_sources: I8  # number of prefill workers that send KV to this engine
     n_keys: I8  # number of block keys of all requests together
-    n_watched: I8  # number of distinct keys that a router with a delayed view tracks
+    n_watched: I8  # number of distinct block keys that a router with a delayed view tracks
     n_block_ids: I8  # number of blocks, plus 1 for the sentinel of the free list
     n_graphs: I8  # number of entries of the table of CUDA graph sizes
     n_guesses: I8  # maximum number of requests that an admission check considers
@@ -128,7 +128,7 @@ class Config:
     n_tier_keys: I8
     n_seen: I8
     n_nodes: I8  # maximum number of nodes of a radix tree
-    n_leaves: I8  # capacity of the two heaps of evictable leaves
+    n_leaves: I8  # capacity of a radix tree's two heaps of evictable leaves, together
     n_jobs: I8
     n_gone: I8
     n_fences: I8
@@ -141,8 +141,8 @@ class Counters:
     open_stage: I8
     routed: I8  # number of requests that a router has forwarded
     endings: I8  # number of events in the heap of endings
-    deadlines: I8  # number of events in the heap of deadlines
-    due: I8  # number of events in the heap of next turns
+    deadlines: I8  # number of events in the heap of client timeouts
+    due: I8  # number of events in the heap of next turns of conversations
     all_sent: I8
     next: I8  # number of the next request to send
     sent: I8  # number of requests whose clients still wait, under a concurrency limit
@@ -150,7 +150,7 @@ class Counters:
     n_steps: I8  # number of filled rows of the step records
     n_gaps: I8
     n_transfers: I8
-    progress: I8  # number of tokens generated plus number of requests finished
+    progress: I8  # number of decodes with tokens and of ended requests, to detect a stuck engine
     leaving: I8  # number of requests about to be passed to the other pool of P/D
     opened_s: F8
     stage_end_s: F8
@@ -189,14 +189,14 @@ class Engine(NamedTuple):
     table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
     slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
-    # number of the first block that has the key; 0 if no block has it
+    # for each replica and block key: number of the first KV block with the key, 0 if there is none
     holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]
-    # time in seconds when a key was last added to or dropped from a replica's cache
+    # time in seconds when a block key last entered or left a replica's prefix cache
     key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]
     batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
     batch_end_s: Annotated[Float[np.ndarray, "n_groups depth"], np.float64]
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
-    # padded batch size for each number of decodes
+    # batch size after padding to a CUDA graph, for each number of decodes
     graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]
     # probability that at least 1, 2, ... draft tokens are accepted
     chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]
@@ -205,7 +205,7 @@ class Engine(NamedTuple):
     endings: Annotated[Records[state.Event], state.Event, "n_requests"]
     # heap of requests, ordered by the time when their clients disconnect
     deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]
-    # heap of next turns, ordered by the time when their requests are sent
+    # heap of the next requests of conversations, ordered by the time when they are sent
     due: Annotated[Records[state.Event], state.Event, "n_requests"]
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
     tier: Annotated[Records[state.Chunk], state.Chunk, "n_replicas", "n_tier"]
@@ -278,7 +278,7 @@ def offsets(record: np.dtype[Any]) -> dict[str, int]:
 
 # Construction of an engine before its first request: settings, idle replicas, empty queues.
 
-#: Names of a replica's counters of second-tier chunks.
+#: Fields of ``Replica`` that count stored chunks, evicted chunks and skipped stores of a KV tier.
 TIER_COUNTS = ("stored_chunks", "evicted_chunks", "full_stores")
 _STEP_ROWS = 1 << 16
 #: Arrays that need no initial zeros, because each row is written before it is read. Setting these
@@ -292,9 +292,10 @@ def new_engine(
     """Build an engine with idle replicas and empty queues.
 
     Args:
-        settings: Value of every setting, and ``n_replicas``, ``n_groups``, ``n_copies``,
-            ``n_servers`` and ``n_sources``.
-        given: Arrays ``requests``, ``keys``, ``stages``, ``graph_size`` and ``chances``.
+        settings: Name of a field of ``Config`` -> value: every setting, and the lengths
+            ``n_replicas``, ``n_groups``, ``n_copies``, ``n_servers`` and ``n_sources``.
+        given: Arrays ``requests``, ``keys``, ``stages``, ``graph_size`` and ``chances`` of the
+            engine, by name.
         distinct: Number of different block keys.
     """
     record = np.zeros(1, ENGINE).view(np.recarray)
@@ -345,11 +346,11 @@ _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
-    """Set the lengths of a second tier's arrays; all are 1 without a second tier."""
+    """Set the lengths of the arrays of a second KV tier; they are minimal without one."""
     on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
     chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
     config.n_tier = LISTS + chunks
-    # Each node owns one block, on the GPU or in host memory.
+    # Each node owns at least one KV block, on the GPU or in host memory.
     nodes = min(config.n_distinct_keys, config.blocks + config.tier_chunks)
     config.n_nodes = nodes + _NODES_BESIDE if by_node else 1
     config.n_leaves = 2 * config.n_nodes
@@ -362,7 +363,7 @@ def _size_tier(config: Any) -> None:
 
 
 def _make_idle(engine: Engine) -> None:
-    """Initialize queues as empty and all blocks as free, in ascending order."""
+    """Initialize all queues as empty, and all KV blocks as free, in ascending order."""
     config = engine.config
     ids = np.arange(config.n_block_ids, dtype=np.int32)
     engine.cache["after"][:] = np.roll(ids, -1)
@@ -386,7 +387,7 @@ def _make_idle(engine: Engine) -> None:
 
 
 def _make_tier(engine: Engine) -> None:
-    """Initialize a second tier: only its list of unused chunks has entries."""
+    """Initialize a second KV tier as empty: all chunks are in its list of unused chunks."""
     engine.requests["tier_row"][:] = -1
     chunks, places = engine.tier, np.arange(engine.config.n_tier)
     ends = places < LISTS
@@ -398,7 +399,7 @@ def _make_tier(engine: Engine) -> None:
 
 
 def _make_tree(engine: Engine) -> None:
-    """Initialize a radix tree with its root as the only node, which is always locked."""
+    """Initialize a radix tree, whose only node is the root; the root is always locked."""
     config = engine.config
     # The lowest node numbers are used first, so that few pages of memory are touched.
     engine.node_stack[:] = np.arange(config.n_nodes)[::-1]
@@ -425,7 +426,7 @@ def _plain(part: Any) -> Any:
         return part
     if not part.shape:
         return SimpleNamespace(**{name: part[name].tolist() for name in names})
-    if part.size > _STEP_ROWS:  # large arrays of records that are only written
+    if part.size > _STEP_ROWS:  # large arrays only record results, so they remain numpy arrays
         return part.view(np.recarray)
     objects = np.empty(part.shape, object)
     objects.flat[:] = [_plain(row) for row in part.flat]
@@ -433,7 +434,7 @@ def _plain(part: Any) -> Any:
 
 
 def write_back(plain: Engine, engine: Engine) -> None:
-    """Copy requests and second-tier counts of a plain engine into the original arrays."""
+    """Copy requests and KV tier counters of a plain-Python engine into the original arrays."""
     for i in range(len(engine.requests)):
         engine.requests[i] = tuple(vars(plain.requests[i]).values())  # type: ignore[index]
     for name in TIER_COUNTS:

@@ -25,7 +25,7 @@ def _writes_back(engine: Engine) -> bool:
 
 
 def hit(engine: Engine, replica: int, r: int, n: int, ready_s: float) -> None:
-    """Count an insertion of node ``n``, and store the node after ``tier_hits`` insertions."""
+    """Count an insertion of node ``n``; after ``tier_hits`` insertions store it in host memory."""
     config, node = engine.config, engine.nodes[replica, n]
     if _writes_back(engine):
         return
@@ -78,7 +78,10 @@ def _drop_host(engine: Engine, replica: int, n: int) -> int:
 
 
 def _evict_host(engine: Engine, replica: int, wanted: int) -> None:
-    """Evict nodes from host memory (``evict_host``), first nodes that are also on the GPU."""
+    """Evict nodes with ``wanted`` blocks from host memory (``evict_host``), if possible.
+
+    With write-back in ``UnifiedRadixCache``, host copies of nodes on the GPU are evicted first.
+    """
     dropped = 0
     if _writes_back(engine) and engine.config.tier_unified:
         dropped = _drop_doubles(engine, replica, wanted)
@@ -111,7 +114,7 @@ def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
 
 
 def make_room(engine: Engine, replica: int, wanted: int) -> None:
-    """Evict nodes from the GPU until ``wanted`` blocks are unused, as far as possible."""
+    """Evict nodes from the GPU until ``wanted`` KV blocks are unused, as far as possible."""
     state = engine.replicas[replica]
     if state.unused >= wanted:
         return
@@ -161,7 +164,7 @@ def _write_back(engine: Engine, replica: int, n: int) -> None:
 
 
 def _wait_for_stores(engine: Engine, replica: int) -> None:
-    """Wait until all stores have ended (``writing_check(write_back=True)``)."""
+    """Wait until all stores in host memory have ended (``writing_check(write_back=True)``)."""
     state = engine.replicas[replica]
     hicache_link.begin(engine, replica, STORE, state.heard_s)
     for number in range(state.jobs_first, state.jobs_made):
@@ -172,7 +175,10 @@ def _wait_for_stores(engine: Engine, replica: int) -> None:
 
 
 def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
-    """Drop node ``n`` and its descendants if host memory is full (``drop_subtree_no_host``)."""
+    """Drop node ``n`` and its descendants because host memory is full (``drop_subtree_no_host``).
+
+    Return whether they were dropped; nodes that are locked or being transferred prevent this.
+    """
     if not engine.config.tier_unified:
         return False
     size = 1
@@ -200,7 +206,10 @@ def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
 
 
 def load_back(engine: Engine, replica: int, r: int) -> int:
-    """Load all host blocks of the last match into GPU memory, or none of them (``load_back``)."""
+    """Load the blocks of the last prefix match that are only in host memory (``load_back``).
+
+    Return the number of loaded blocks: all of them, or 0 if they are too few or do not fit.
+    """
     state, n = engine.replicas[replica], engine.replicas[replica].best
     size = int(state.host_hits)
     if size * engine.config.block_tokens < LEAST_LOADED:
@@ -231,7 +240,10 @@ def load_back(engine: Engine, replica: int, r: int) -> int:
 
 
 def _hold_path(engine: Engine, replica: int, n: int, last: int, change: int) -> None:
-    """Protect the host copies of a path's nodes from eviction until the nodes are loaded."""
+    """Protect host copies of nodes from eviction (``change`` 1), or end the protection (-1).
+
+    The nodes are on the path from node ``n`` up to its ancestor ``last``, which is not included.
+    """
     while n != last:
         engine.nodes[replica, n].held += change
         tree.note_leaf(engine, replica, n)

@@ -1,4 +1,6 @@
-"""Transfers of SGLang's HiCache: a transfer stores one node, or loads all nodes up to one node.
+"""KV transfers of SGLang's HiCache between GPU and host memory.
+
+A transfer stores one node of the radix tree, or loads all nodes on the path to a node.
 
 Mirrors ``sglang/srt/managers/cache_controller.py``. Stores and loads run on two streams, so that
 the link carries a store and a load at once. The transfers of each stream run in order.
@@ -26,7 +28,7 @@ def plan(engine: Engine, replica: int, r: int, kind: int, n: int, size: int) -> 
 
 
 def begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Begin all planned stores, or all planned loads, as one transfer; return its seconds."""
+    """Begin all planned stores or all planned loads as one transfer; return its time in seconds."""
     state = engine.replicas[replica]
     size, r = 0, -1
     for number in range(_first_planned(engine, replica), state.jobs_made):
@@ -64,9 +66,9 @@ def _first_planned(engine: Engine, replica: int) -> int:
 
 
 def hear_ended(engine: Engine, replica: int) -> None:
-    """Unlock the nodes of ended transfers (``writing_check`` and ``loading_check``).
+    """Unlock the radix tree nodes of ended transfers (``writing_check`` and ``loading_check``).
 
-    Each stream runs in order, so the search stops at the first unfinished transfer.
+    Stores end in order, and loads end in order, so each search stops at the first unfinished one.
     """
     state, loads = engine.replicas[replica], True
     stores = True

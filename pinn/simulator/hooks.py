@@ -96,7 +96,10 @@ def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record
 
 
 def cost_numbers(costs: StepCosts) -> np.record:
-    """Return the costs of one deployment as a record of arrays of shape ``[1]``."""
+    """Return a deployment's costs, such as seconds per unit of work, as a record of numbers.
+
+    ``costs`` has arrays with one entry for the deployment.
+    """
     return numbers(**{name: getattr(costs, name)[0] for name in COST_NAMES})
 
 
@@ -106,8 +109,8 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
     Args:
         c: Costs of the deployment as a record (``Costs``).
-        sums: Float64 array: the fields of ``BatchSums`` in order, then the sums that
-            ``pinn.simulator.state`` adds.
+        sums: Sums over the batch: the fields of ``BatchSums`` in order, then the two further sums
+            of ``pinn.simulator.state``.
     """
     context, near = _read_contexts(sums)
     return step_formulas(
@@ -117,7 +120,10 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return context tokens that decodes read from memory, not cache: all, and windowed layers'."""
+    """Return the context tokens that decodes read from GPU memory, without hits in the L2 cache.
+
+    The first number is for full attention, the second for windowed attention.
+    """
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
@@ -134,7 +140,7 @@ def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
 def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: float) -> float:
     """Return the time in seconds of the batch that a replica has just scheduled.
 
-    ``shared_s`` is the part of the time that all ranks of the group share; 0 without a shared part.
+    ``shared_s`` is the time in seconds of experts' work that all ranks of the group share, or 0.
     """
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
@@ -152,7 +158,7 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: 
 
 
 def shared_seconds(latency: LatencyModel, engine: Engine, group: int) -> float:
-    """Return the seconds of a group's step for the work that all its replicas share."""
+    """Return the seconds of the experts' work in a group's step, which all its replicas share."""
     if not hasattr(latency, "shared_step_time"):
         return 0.0
     return float(latency.shared_step_time(*engine.groups[group].shared[: len(SHARED_SUMS)]))
@@ -208,7 +214,7 @@ def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
 
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float) -> float:
-    """Return the seconds of one batch, by the formula of ``pinn.surrogate.step_features``."""
+    """Return the step time of a batch in seconds, by ``pinn.surrogate.step_features.step_time``."""
     values, beta = step_values(latency.costs, sums), latency.beta
     host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
     launching = _launching(beta, values)
@@ -219,7 +225,10 @@ def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s:
 def speculative_seconds(
     latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float
 ) -> float:
-    """Return the seconds of a step with draft and verify passes."""
+    """Return the step time in seconds of a batch with speculative decoding.
+
+    The step has the passes of the draft model, if there is one, and the pass that verifies drafts.
+    """
     added = latency.tokens * sums[1]
     context, near = _read_contexts(sums)
     verified = step_formulas(latency.costs, Sums(
@@ -269,7 +278,7 @@ def encoder_numbers(encoder: EncoderTime) -> np.record:
 
 @inner
 def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
-    """Return the encoder seconds of the images or clips that begin in a replica's newest batch."""
+    """Return the encoder's seconds for the images or audio clips that begin in the new batch."""
     of = latency.encoder
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
@@ -325,7 +334,7 @@ def _output_form() -> Callable[..., tuple[float, float]]:
     return lambda latency: (latency.alpha[OUTPUT_TOKEN, 0], latency.alpha[COMPLETION, 0])
 
 
-# numba requires equal argument names and annotations in both versions.
+# numba requires equal argument names and annotations in a hook's plain and compiled versions.
 compiled_as(step_seconds)(
     lambda latency, engine, replica, shared_s: _step_form(latency)  # noqa: ARG005
 )

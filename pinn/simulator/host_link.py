@@ -38,7 +38,7 @@ from pinn.simulator.tiers import NOT_READY
 def add_job(
     engine: Engine, replica: int, r: int, kind: int, first: int, end: int, size: int
 ) -> None:
-    """Plan a transfer of a request's chunks ``first`` to ``end``, which moves ``size`` blocks."""
+    """Plan a transfer of ``size`` KV blocks: a request's chunks ``first`` to ``end`` - 1."""
     state = engine.replicas[replica]
     job = blocks.job_of(engine, replica, state.jobs_made)
     job.request, job.kind, job.first, job.end, job.blocks = r, kind, first, end, size
@@ -49,7 +49,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Protect blocks that a finished request still stores, since others may reuse the blocks."""
+    """Make later users of a finished request's KV blocks wait until the request has stored them."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return
@@ -71,7 +71,9 @@ def _fence(engine: Engine, replica: int, request: Request, row: int, number: int
 
 
 def launch(engine: Engine, replica: int, computed_s: float, column: int) -> float:
-    """Begin the transfers of a step, record ended ones, and return when the step's batch can begin.
+    """Begin the transfers of a step, and record which earlier transfers have ended.
+
+    Return the time in seconds when the step's batch can begin.
 
     Args:
         engine: State of the engine.
@@ -111,7 +113,7 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
 
 
 def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) -> float:
-    """Store the blocks that a batch computed within its step; return the end time in seconds."""
+    """Run the stores of a batch before its step ends; return their end time in seconds."""
     end_s = _begin(engine, replica, STORE, computed_s)
     state = engine.replicas[replica]
     for number in range(state.jobs_first, state.jobs_made):
@@ -126,7 +128,8 @@ def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) 
 def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) -> float:
     """Return the end time of a batch whose layers each wait for their share of the KV loads.
 
-    Either the last layer waits for all loads, or the layers after the first need longer.
+    This is the later of two times: all layers run after the first layer's share of the loads, and
+    the last layer runs after all loads.
     """
     state = engine.replicas[replica]
     layer = 1.0 / engine.config.tier_layers
@@ -135,7 +138,10 @@ def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) ->
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Queue transfers on the link; return the end time of the last one that the batch awaits."""
+    """Begin planned transfers of one kind (stores or loads) on the link to the host.
+
+    Return the end time in seconds of the last transfer that the next batch waits for, or 0.
+    """
     state, config, flushed_s = engine.replicas[replica], engine.config, 0.0
     for number in range(state.jobs_first, state.jobs_made):
         job = blocks.job_of(engine, replica, number)
@@ -157,7 +163,7 @@ def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
 
 
 def _lost(engine: Engine, replica: int, r: int) -> bool:
-    """Return whether a request has just been preempted."""
+    """Return whether the last scheduler call has preempted a request."""
     for i in range(engine.replicas[replica].preempted):  # noqa: SIM110  no generators compile
         if engine.preempted[replica, i] == r:
             return True
@@ -251,7 +257,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
         for number in range(state.jobs_first, state.jobs_made):
             job = blocks.job_of(engine, replica, number)
             if job.request == r and job.progress != DONE:
-                if job.kind == LOAD:  # these blocks are freed when the load has ended
+                if job.kind == LOAD:  # ``_end_job`` frees the blocks when the load has ended
                     return
                 _fence(engine, replica, request, request.slot, number)
     request.tier_row, request.tier_frees = request.slot, 0
@@ -274,7 +280,7 @@ def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
 
 
 def free_processed(engine: Engine, replica: int, column: int) -> None:
-    """Free deferred blocks to which no batch in flight can write (``_drain_deferred_frees``)."""
+    """Free ended requests' blocks that no batch in flight can write (``_drain_deferred_frees``)."""
     state = engine.replicas[replica]
     if engine.batches[replica, column].size == 0:
         return
@@ -336,7 +342,10 @@ def busy(engine: Engine, replica: int) -> bool:
 
 
 def next_end_s(engine: Engine, replica: int) -> float:
-    """Return the end time of the next transfer whose end the scheduler does not know yet."""
+    """Return the end time in seconds of the transfer that ends next.
+
+    Return infinity if no transfer is running, or if an idle engine does not poll for its end.
+    """
     state, moment = engine.replicas[replica], np.inf
     polls = busy(engine, replica) or state.running + engine.waiting[replica].size > 0
     for number in range(state.jobs_first, state.jobs_made if polls else state.jobs_first):

@@ -20,7 +20,7 @@ from pinn.simulator.simulate import Job, map_runs
 from pinn.simulator.statistics import run_statistics
 from pinn.surrogate.encoder_time import HALF_WIDTH
 
-#: Log change of the step time, up and down, by which gains are estimated.
+#: Log change of the step time, up and down, by which :func:`gains` estimates metrics' changes.
 NUDGE = math.log(1.1)
 
 #: Metric name -> mean of a run, in any unit of time.
@@ -36,7 +36,7 @@ def scaled(
         latency: Latency model to scale.
         step: Log factor of the step time.
         request: Log factor of the times of a request outside the steps.
-        encoder: Log half-width of the vision encoder's time, added to the step time's.
+        encoder: Log half-width of the vision encoder's time, added in quadrature to ``step``.
     """
     beta, alpha = latency.beta * math.exp(step), latency.alpha * math.exp(request)
     changed = replace(latency, beta=beta, alpha=alpha)
@@ -63,7 +63,7 @@ def end_figures(
         figures: Function that returns the metrics of a run.
         memory: Engine settings of the two runs, with different KV cache sizes; by default the
             settings of the job.
-        encoder: Log half-width of the vision encoder's time, added to the step time's.
+        encoder: Log half-width of the vision encoder's time, added in quadrature to ``step``.
     """
     engines = memory or (job.engine, job.engine)
     jobs = [
@@ -79,11 +79,11 @@ def figure_ends(
 ) -> dict[str, tuple[float, float]]:
     """Return metric -> (lower, upper) end of its interval, for a run's means or one percentile.
 
-    TTFT gets the wider of its simulated interval and its interval below saturation. The ends of E2E
-    move by as much as the ends of TTFT.
+    TTFT gets the wider of its simulated interval and its interval below saturation. If this moves
+    an end of TTFT, the end of E2E moves by the same time.
 
     Args:
-        value: ``ttft``, ``e2e`` and any other metrics that follow the step time.
+        value: Predicted metrics: ``ttft``, ``e2e`` and any other metrics that rise with step time.
         fast: Metrics of the run with shorter times.
         slow: Metrics of the run with longer times. If nothing was served, they are NaN, and the
             intervals have no upper end.
@@ -95,18 +95,21 @@ def figure_ends(
     # If the upper end of TTFT is infinite, the upper end of E2E is infinite already.
     beyond = wider[1] - high if math.isfinite(high) else 0.0
     shortest, longest = found["e2e"]
-    # No answer ends before its first token. The lower end of ITL is its value in the fast run.
+    # E2E moves with TTFT, because no answer ends before its first token; ITL does not change.
     return found | {"ttft": wider, "e2e": (max(shortest - (low - wider[0]), 0.0), longest + beyond)}
 
 
 def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
-    """Return a metric's (lower, upper) end from three runs; infinity without a slow value."""
+    """Return the (lower, upper) end of a metric's interval, from its values in three runs.
+
+    The upper end is infinite if the metric is undefined in the run with longer times.
+    """
     known = [x for x in (value, fast, slow) if not math.isnan(x)]
     return min(known), math.inf if math.isnan(slow) else max(known)
 
 
 def standing_step(run: Run) -> str:
-    """Return text on a run's representative decode step: mean number of requests, mean context."""
+    """Return a run's mean decode step as text: ``32 decode @ 1024`` (requests, context tokens)."""
     r = run.requests
     steps = max(len(run.steps), 1)
     requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
@@ -117,13 +120,13 @@ def standing_step(run: Run) -> str:
 def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figures:
     """Return the log change of each metric per log change of the step time, at least 0.
 
-    A gain is 1 if a metric is proportional to the step time, and higher if queues amplify it.
+    This gain is 1 if a metric is proportional to the step time, and above 1 if queues amplify it.
     """
     fast, slow = end_figures(job, NUDGE, 0.0, figures)
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
-#: Statistic -> metrics that have intervals.
+#: Statistic of a latency -> latencies that have an interval of this statistic.
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
 #: Metrics that are rates, which fall when times rise.
 _RATES = ("responses_per_sec", "tokens_per_sec")
@@ -136,8 +139,9 @@ class Intervals:
 
     Attributes:
         level: Share of measurements that the intervals cover.
-        figures: Metric -> (lower, upper) end; the upper end is None if the slow run serves nothing.
-        slow_end_unserved: Share of requests that do not finish in the slow run.
+        figures: Metric -> (lower, upper) end; the upper end is None if the run with longer times
+            serves nothing.
+        slow_end_unserved: Share of requests that do not finish in the run with longer times.
         distance: Evidence for the widths: a ``sentence`` and, for a network, its errors on similar
             held-out data.
         missing: Reason why there are no intervals; empty if there are.

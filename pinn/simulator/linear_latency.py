@@ -1,4 +1,4 @@
-"""Latency models: linear in the features, from a checkpoint or a file, or a user's own class."""
+"""Latency models: linear in features, from a checkpoint or a file, or a user's Python class."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ class LinearLatency:
 
         Args:
             apart: Whether prompts and decodes never share a step.
-            shares: Whether to include the part of steps that ranks share even if it is zero.
+            shares: Whether to include the fields for work that ranks share, even if there is none.
         """
         shared = shared_features(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
@@ -69,7 +69,7 @@ class LinearLatency:
         return hooks.numbers(**self._steps(own), alpha=alpha, **values)
 
     def _steps(self, beta: np.ndarray) -> dict[str, float | np.ndarray | np.record]:
-        """Return the compiled record's field -> value, for step times with ``beta``."""
+        """Return name -> value of the compiled record's fields for step times with ``beta``."""
         drafts = speculation.speculative_costs(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
         if drafts is None:
@@ -84,20 +84,23 @@ class LinearLatency:
         return {**records, "beta": hooks.step_coefficients(beta), **values}
 
     def step_time(self, batch: Batch) -> float:
-        """Return the seconds of one step: beta . features; launching overlaps with GPU work."""
+        """Return the step time of a batch in seconds: host + max(launching, GPU's work)."""
         return float(self.step_times([batch])[0])
 
     def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
-        """Return the seconds of each step, ``[n batches]``."""
+        """Return the step time of each batch in seconds."""
         return self._seconds(batches, self._features(batches))
 
     def own_step_time(self, batch: Batch, shared_s: float) -> float:
-        """Return the seconds of a data-parallel rank's step, including ``shared_s`` shared work."""
+        """Return a data-parallel rank's step time in seconds, with ``shared_s`` of shared work."""
         own = np.where(shared_features(self.deployment), 0.0, self._features([batch]))
         return float(self._seconds([batch], own, shared_s)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
-        """Return the seconds of a step's work that all ranks share, from the mean rank's batch."""
+        """Return the seconds of the experts' work that all ranks share in a step.
+
+        The arguments are means over the ranks: prompts, decodes and prompt tokens of the step.
+        """
         beta = np.where(shared_features(self.deployment), self.beta, 0.0)
         sums = batch_sums.uniform_sums(decode_requests=[decodes], prefill_requests=[prompts])
         sums = replace(sums, prefill_tokens=np.array([prompt_tokens], dtype=np.float64))
@@ -150,7 +153,7 @@ _OPTIONAL = (
     "preemption_processing_time",
     "post_decode_fixed_overhead",
 )
-#: Optional methods of a latency model for step times of data-parallel ranks that share experts.
+#: Optional methods of a user's latency model, for data-parallel ranks that share experts.
 _OF_RANKS = ("own_step_time", "shared_step_time")
 
 

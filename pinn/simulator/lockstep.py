@@ -24,7 +24,10 @@ _PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
 
 
 def share_work(engine: Engine, group: int) -> None:
-    """Set the experts' prompts, decodes and prompt tokens per rank: means over padded ranks."""
+    """Set the experts' work in a group's step: prompts, decodes and prompt tokens per rank.
+
+    Each number is a mean over the ranks, after padding to the largest rank in CUDA graphs.
+    """
     config, shared = engine.config, engine.groups[group].shared
     ranks, largest, most, eager = 0, first_of(engine, group), -1.0, 0.0
     for i in range(3):
@@ -51,8 +54,9 @@ def share_work(engine: Engine, group: int) -> None:
 def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: float) -> float:
     """Return the share of a rank's layers that are launched eagerly, outside CUDA graphs.
 
-    The share is smoothed over tokens as the feature ``launched_layer`` is. It equals
-    ``pinn.physics.step_values.eager_layers`` without launches between pieces of a graph.
+    Beyond the largest graph, the share rises gradually with the number of tokens, like the feature
+    ``launched_layer``. It equals ``pinn.physics.step_values.eager_layers`` without the launches
+    between the pieces of a piecewise graph.
     """
     if config.graph_tokens <= 0:
         return 1.0
@@ -89,7 +93,7 @@ def holds_prompts(engine: Engine, replica: int) -> bool:
 
 
 def note_prompts(engine: Engine, replica: int) -> None:
-    """Update the number of steps since the last prompts, after a batch was built."""
+    """Update a replica's number of steps since its last prompts, after a batch was built."""
     state = engine.replicas[replica]
     if state.preempted == 0 and state.prompts_wait == 0 and state.paced == 0:
         state.unserved = engine.waiting[replica].size > 0

@@ -112,7 +112,7 @@ def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[f
 
 
 def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
-    """Add the delays of requests that the last scheduling started or preempted."""
+    """Add the latency model's delays to requests that were just started or preempted."""
     for replica in replicas_of(engine, group):
         state = engine.replicas[replica]
         for i in range(state.new):
@@ -161,7 +161,7 @@ def next_event(engine: Engine) -> tuple[int, int, float]:
 def _begin_turn(
     engine: Engine, group: int, now: float, token_s: float, completion_s: float
 ) -> None:
-    """Process ended batches, then arrived requests (``step_with_batch_queue`` after its wait)."""
+    """Process a group's ended batch, then arrived requests (end of ``step_with_batch_queue``)."""
     state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
     client.hang_up(engine, now)  # abort requests whose timeout passed while the loop was busy
@@ -221,9 +221,9 @@ def _wants_batch(engine: Engine, group: int) -> bool:
 
 
 def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
-    """Append a batch to the queue; the GPU runs the batch as soon as it is free.
+    """Append a scheduled batch to the batch queue; the batch runs as soon as the GPU is free.
 
-    Pipeline stages overlap: the first stage is free for the next batch after its share of the time.
+    Pipeline stages overlap: the first stage is free for the next batch after its share of the step.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -250,7 +250,7 @@ def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
 
 
 def _transfer(engine: Engine, group: int, column: int) -> float:
-    """Begin the transfers of a step, and return the time when the step's batch can begin."""
+    """Begin the KV transfers of a step; return the time in seconds when its batch can begin."""
     state = engine.groups[group]
     computed_s, held_s = max(state.now_s, state.last_end_s), state.now_s
     for replica in replicas_of(engine, group):
@@ -260,10 +260,10 @@ def _transfer(engine: Engine, group: int, column: int) -> float:
 
 
 def _launch_transfers(engine: Engine, group: int) -> bool:
-    """Run a step that has transfers but no tokens; return whether to schedule again at once.
+    """Run a step that has KV transfers but no tokens; return whether to schedule again at once.
 
-    Behind other batches the step occupies a slot of the queue, otherwise it ends at once. The
-    engine repeats such steps while they make progress.
+    Behind other batches the step occupies a slot of the batch queue, otherwise it ends at once. The
+    engine repeats steps without tokens while they advance a transfer.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -287,7 +287,7 @@ def _launch_transfers(engine: Engine, group: int) -> bool:
 def _launch_nothing(engine: Engine, group: int) -> None:
     """Queue a batch without tokens, which ends together with the batch before it.
 
-    As in ``EngineCore.step_with_batch_queue``, a queue with one slot is not delayed.
+    As in ``EngineCore.step_with_batch_queue``, this applies to queues of more than two batches.
     """
     depth, state = engine.config.depth, engine.groups[group]
     if depth > 2 and state.launched > 0:
@@ -297,7 +297,7 @@ def _launch_nothing(engine: Engine, group: int) -> None:
 
 
 def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
-    """Return the time in seconds when the last pipeline stage has the tokens a batch depends on."""
+    """Return the time in seconds when the last pipeline stage has generated a batch's inputs."""
     moment = 0.0
     if engine.config.pipeline_parallel_size == 1:
         return moment
@@ -344,7 +344,7 @@ def _record(engine: Engine, group: int, start: float, duration: float, slowest: 
 
 
 def _end_turn(engine: Engine, group: int) -> None:
-    """Set when the group acts next: at the end of its oldest batch, or at the next arrival."""
+    """Set the time of a group's next turn: the end of its oldest batch, or the next arrival."""
     state = engine.groups[group]
     if state.in_flight > 0:
         state.wake_s = engine.batch_end_s[group, state.oldest]
@@ -367,7 +367,11 @@ def _end_turn(engine: Engine, group: int) -> None:
 def advance_pools(
     prefill: Engine, decode: Engine, prefill_latency: LatencyModel, decode_latency: LatencyModel
 ) -> int:
-    """Advance both pools until every request has ended (DONE) or a record buffer is almost FULL."""
+    """Advance a prefill pool and a decode pool on a common clock.
+
+    Return DONE if every request has ended, FULL if a record buffer is nearly full, and BAD_STEP if
+    a step time is not positive and finite.
+    """
     while has_room(prefill) and has_room(decode):
         event, _, moment = next_event(prefill)
         other_event, _, other_moment = next_event(decode)

@@ -20,7 +20,7 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 #: Name that selects the whole run instead of one stage.
 WHOLE_RUN = "all"
 
-#: Half-width of the band of requests over which a percentile is linearized, in percentage points.
+#: A percentile is represented by the requests within this many percentage points around it.
 _BAND_PERCENT = 0.5
 
 
@@ -54,7 +54,8 @@ def figure_seconds(run: Run, stage: str, figure: str) -> float:
 def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " requests"]:
     """Return a mask of the requests whose mean latency represents the metric.
 
-    For a mean, the mask has all finished requests; for a percentile, the requests near it.
+    For a mean, these are all finished requests of the stage; for a percentile, the requests whose
+    latencies are close to it.
     """
     mine = _of_stage(run, stage) & run.requests.finished
     seconds, percent = _read(run, figure)
@@ -77,7 +78,7 @@ def failed_share(run: Run, stage: str) -> float:
 
 
 def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | None]:
-    """Return a metric's value for every request in seconds, and its percentile (None: mean)."""
+    """Return a latency of every request in seconds, and the metric's percentile (None: mean)."""
     r = run.requests
     if figure == "itl_mean_s":
         return (r.e2e_s - r.ttft_s) / r.token_gaps, None
@@ -97,7 +98,7 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
 
 _CHUNK_STEPS = 1 << 15
 
-#: Names of the alphas for the API server's work, in the order of ``RequestRecords.handed_work``.
+#: Coefficients alpha of the API server's work, in the order of ``RequestRecords.handed_work``.
 _WORK = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token", "output_token.constant")
 _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 
@@ -105,7 +106,10 @@ _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 def features_spent(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"]
 ) -> Float[np.ndarray, "moments features"]:
-    """Return the sums of overlapped step features before each step; the last row sums all steps."""
+    """Return the sums of step features over all steps before each step; the last row is the total.
+
+    Launching and the GPU's work overlap, so the features of the shorter of them count as 0.
+    """
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):
         steps = StepRecords(table[begin : begin + _CHUNK_STEPS])
@@ -124,8 +128,8 @@ def request_feature_sums(
     - ``first @ latency.beta = engine_first_token_s - handed_s``
     - ``last @ latency.beta = engine_finish_s - handed_s``
 
-    Their difference divided by the number of gaps is the engine's share of the mean ITL. Rows of
-    requests without such a token are NaN.
+    The difference of ``last`` and ``first``, divided by the number of ITL gaps, yields the engine's
+    part of the mean ITL. Rows are NaN for requests that did not get the token.
 
     Returns:
         Feature sums from the engine's input queue to the end of the first token's step
@@ -148,11 +152,11 @@ def request_feature_sums(
 def request_delay_features(
     run: Run,
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Return the derivatives of each request's first and last token times by each alpha.
+    """Return the derivatives of each request's TTFT and E2E by each coefficient alpha.
 
-    A task waits for all work since the API server was last idle, so that work counts. If no task
-    waits, ``first @ alpha`` is the part of TTFT outside the engine, and ``last @ alpha`` the part
-    of E2E outside the engine. ``request_feature_sums`` gives the parts inside the engine.
+    A task of the API server waits for all work since the server was last idle, so this work counts.
+    If no task waits, ``first @ alpha`` is the part of TTFT outside the engine, and ``last @ alpha``
+    the part of E2E outside the engine. ``request_feature_sums`` gives the parts inside the engine.
 
     Returns:
         Request features up to the first token (``first``), and up to the end (``last``).
@@ -173,7 +177,7 @@ def request_delay_features(
 def _integral(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
 ) -> Float[np.ndarray, "moments requests features"]:
-    """Return step features summed up to each moment; within a step they grow linearly."""
+    """Return step features summed up to each moment (s); within a step, sums grow linearly."""
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
@@ -197,9 +201,9 @@ class MeanSteps:
     """Groups of consecutive steps with similar batches.
 
     Attributes:
-        sums: Batch sums of each group's mean batch, fields of shape ``[groups]``, for the slowest
-            data-parallel rank.
-        shared: Batch sums of the work of experts that ranks share, per rank.
+        sums: Batch sums of each group's mean batch on the slowest data-parallel rank; each field
+            has shape ``[groups]``.
+        shared: Batch sums of the experts' work, which ranks share, per rank and group of steps.
         tpot_share: Weight of each group for mean TPOT: ``tpot_share @ values`` averages a value
             per step over the ITL gaps.
         ttft_share: Weight of each group for mean TTFT, averaged over requests.
@@ -212,9 +216,10 @@ class MeanSteps:
 
 
 def mean_steps(run: Run) -> MeanSteps:
-    """Group a run's steps and compute the groups' shares, for one replica without pipeline stages.
+    """Group a run's steps, and compute the weight of each group in mean TPOT and mean TTFT.
 
-    Unfinished requests are excluded, as in a client's means. Requests with one token have no TPOT.
+    The run must have one replica and no pipeline stages. Unfinished requests are excluded, as in a
+    client's means. Requests with one token have no TPOT.
     """
     requests, start, served = run.requests, run.steps["start_s"], run.requests.finished
     end = start + run.steps["duration_s"]
@@ -237,7 +242,10 @@ def mean_steps(run: Run) -> MeanSteps:
 def _spread(
     steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
 ) -> Float[np.ndarray, " steps"]:
-    """Return each step's sum of amounts; an amount counts in steps ``begin`` to ``end - 1``."""
+    """Return, per step, the sum of the amounts whose range of steps includes the step.
+
+    The i-th amount counts in the steps ``begin[i]`` to ``end[i] - 1``.
+    """
     change = np.zeros(steps + 1)
     np.add.at(change, begin, amount)
     np.add.at(change, end, -amount)
@@ -245,7 +253,10 @@ def _spread(
 
 
 def _grouped(run: Run, tpot: np.ndarray, ttft: np.ndarray) -> MeanSteps:
-    """Group consecutive decode-only steps that have the same number of requests."""
+    """Group consecutive decode-only steps with equal numbers of requests; sum weights by group.
+
+    Each step with prompts is a group of its own.
+    """
     sums = run.steps.sums
     prompts, fresh = sums.prefill_requests > 0, np.ones(len(run.steps), dtype=bool)
     fresh[1:] = (np.diff(sums.decode_requests) != 0) | prompts[1:] | prompts[:-1]
@@ -270,11 +281,11 @@ def _means(sums: batch_sums.BatchSums, begin: np.ndarray, size: np.ndarray) -> b
 def figure_features(
     latency: LinearLatency, run: Run, figures: Sequence[tuple[str, str]]
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
-    """Return the mean features of the requests behind each metric.
+    """Return, per metric, the mean step features and request features of the relevant requests.
 
     If coefficients change, but batches and the API server's order of work do not, a metric changes
-    by as much as ``beta . step features + alpha . request features``. A percentile changes as the
-    mean of the requests around it does.
+    by as much as ``beta . step features + alpha . request features``. A percentile changes by as
+    much as the mean of the requests around it.
 
     Args:
         latency: Latency model of the run; its beta decides whether a step waits for launching or

@@ -47,7 +47,10 @@ def chunk_tokens(engine: Engine) -> int:
 
 
 def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
-    """Return the number of tokens to load after the computed tokens; -1 to look up again later."""
+    """Return how many tokens to load from the second tier after the ``computed`` tokens.
+
+    Return -1 to repeat the lookup later, because chunks are still being stored or loaded.
+    """
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_STEP:
         return _prompt_hit(engine, replica, request, computed)
@@ -97,7 +100,7 @@ def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -
 
 
 def load_in_step(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
-    """Plan a load that precedes a request's first step; LMCache loads whole chunks."""
+    """Plan a load of whole chunks, for which the request's first step waits (LMCache)."""
     request, tokens = engine.requests[r], chunk_tokens(engine)
     first = computed // tokens
     end = -(-(computed + hit) // tokens)
@@ -132,7 +135,7 @@ def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) ->
 
 
 def finish_load(engine: Engine, replica: int, r: int) -> None:
-    """Finish a load and leave at least one token to compute."""
+    """End a request's KV load; at least one token of the request is left to compute."""
     request = engine.requests[r]
     request.computed = min(request.arriving, known_tokens(request) - 1)
     whole = engine.config.tier == BY_JOB
@@ -140,7 +143,7 @@ def finish_load(engine: Engine, replica: int, r: int) -> None:
 
 
 def reserved_blocks(engine: Engine, replica: int) -> int:
-    """Return the number of blocks that prompts with a load or prefill in progress still need."""
+    """Return how many more KV blocks are needed by prompts whose load or prefill is in progress."""
     needed = 0
     for i in range(engine.replicas[replica].running):
         needed += _missing_blocks(engine, engine.running[replica, i])
@@ -162,7 +165,7 @@ def _missing_blocks(engine: Engine, r: int) -> int:
 
 
 def plan(engine: Engine, replica: int) -> None:
-    """Plan the stores of the scheduled batch, for the tier's type of connector."""
+    """Plan the stores of the scheduled batch into the second tier, as the connector does."""
     state = engine.replicas[replica]
     state.steps_planned += state.tokens > 0
     if engine.config.tier == BY_REQUEST:
@@ -175,7 +178,10 @@ def plan(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_request(engine: Engine, replica: int) -> None:
-    """Plan stores of new, then of other requests; complete the stores of preempted requests."""
+    """Plan stores of newly started, then of other requests (early vLLM releases).
+
+    Chunks that preempted requests have stored become readable.
+    """
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],
@@ -205,7 +211,7 @@ def _plan_by_step(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_job(engine: Engine, replica: int) -> None:
-    """Plan stores as jobs, and wait for jobs that read blocks of a preempted request."""
+    """Plan stores as jobs; the next batch waits for jobs that read a preempted request's blocks."""
     state, batch = (
         engine.replicas[replica],
         engine.batches[replica, engine.replicas[replica].column],
@@ -235,7 +241,10 @@ def _plan_by_job(engine: Engine, replica: int) -> None:
 
 
 def _store(engine: Engine, replica: int, r: int, after: int) -> None:
-    """Store the new whole chunks of a request, if the tier has room."""
+    """Plan a store of a request's whole chunks that it has not stored yet, if the tier has room.
+
+    ``after`` is the number of the request's computed tokens after the batch.
+    """
     config, request, tokens = engine.config, engine.requests[r], chunk_tokens(engine)
     known = known_tokens(request)
     keyed = min(after, known) // tokens
@@ -270,7 +279,10 @@ def _store(engine: Engine, replica: int, r: int, after: int) -> None:
 def _reserve(
     engine: Engine, replica: int, request: Request, first: int, end: int, owner: int
 ) -> int:
-    """Reserve chunks for a request (``prepare_store``); return -1 if too few can be evicted."""
+    """Reserve room for a request's chunks ``first`` to ``end`` - 1 (``prepare_store``).
+
+    Return how many of them must be stored; -1 if too few other chunks can be evicted.
+    """
     state, by_job = engine.replicas[replica], engine.config.tier == BY_JOB
     missing, spared = 0, 0
     for i in range(first, end):
@@ -309,7 +321,7 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """Mark the chunks that a request offers to store as used, except those being stored."""
+    """Mark the chunks that a request offers to store as used, except chunks being stored now."""
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]
@@ -325,7 +337,7 @@ def _note_offer(
 
 
 def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -> None:
-    """Record how a request uses a chunk; the first use makes the chunk more recently used."""
+    """Record how a request uses a chunk; the request's first use makes the chunk recently used."""
     if engine.config.tier != BY_JOB:
         return
     seen = engine.tier_seen[request.first_seen + chunk]
@@ -338,7 +350,7 @@ def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -
 
 
 def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
-    """Make a request's chunks the most recently used chunks, the first chunk last."""
+    """Mark the chunks that an ended request used as most recently used, its first chunk last."""
     arc = engine.config.tier_arc
     for i in range(known_tokens(request) // chunk_tokens(engine) - 1, -1, -1):
         seen = engine.tier_seen[request.first_seen + i]
@@ -354,7 +366,7 @@ def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
 
 
 def note_row(engine: Engine, replica: int, r: int) -> None:
-    """Record the reuse of the blocks of an admitted request and of its prompt's next chunk."""
+    """Record that an admitted request uses its KV blocks, and whether its prompt is incomplete."""
     request = engine.requests[r]
     request.prefilling = request.status == LOADING or request.computed < known_tokens(request)
     for i in range(request.blocks):

@@ -27,9 +27,9 @@ class Transfers:
     """KV transfers between the pools, per request; NaN or 0 for requests without a transfer.
 
     Attributes:
-        left_s: Time when the prefill server had answered and the request left for a decode server.
-        loading_s: Time when the decode server had allocated the blocks.
-        ready_s: Time when the keys and values had arrived.
+        left_s: Time in seconds when the prefill was done and the request left for a decode server.
+        loading_s: Time in seconds when the decode server had allocated KV blocks.
+        ready_s: Time in seconds when the keys and values had arrived.
         tokens: Number of tokens transferred; fewer than the prompt's if the decode server had
             cached a prefix.
         link_s: Transfer time at the slower end of the link, latency included, in seconds.
@@ -63,11 +63,11 @@ _OF_PREFILL = (
 def client_records(
     ahead: Engine, behind: Engine, ahead_latency: LatencyModel, behind_latency: LatencyModel
 ) -> RequestRecords:
-    """Return whole requests' records: sent to the prefill pool, answered by the decode pool.
+    """Return the records of requests over both pools, as clients see them.
 
-    ``replica``, ``first_token_s`` and later times are taken from the decode pool,
-    ``cached_tokens`` and ``reused_tokens`` from the prefill pool. Computed tokens and preemptions
-    are sums over both pools.
+    Earlier times and prefix cache hits are taken from the prefill pool; ``replica``,
+    ``first_token_s`` and later times from the decode pool. Computed tokens and preemptions are sums
+    over both pools. ``ahead`` is the engine of the prefill pool, ``behind`` of the decode pool.
 
     Raises:
         PinnError: If requests remain that a pool can never schedule.
@@ -123,7 +123,7 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool of identical servers for one of the two phases.
+    """Identical servers: a prefill pool, a decode pool, or one kind of a fleet.
 
     Attributes:
         deployment: Model, GPU and flags of each server.
@@ -137,7 +137,7 @@ class Pool:
 
     @property
     def gpus(self) -> int:
-        """Total number of GPUs of all servers."""
+        """Number of GPUs of all servers together."""
         return self.engine.replicas * self.deployment.recipe.data_parallel_size * self.ranks
 
     @property
@@ -288,9 +288,9 @@ def _join(
     worker together send the same bytes.
     """
     ahead.config.role, behind.config.role = PREFILLS, DECODES
-    # A decode server computes no prompts, and starts a request in its next step.
+    # Decode servers get computed prompts, so they need no separate prefill steps.
     behind.config.prefill_first = 0
-    # The prefill servers act as clients of the decode servers, and limit the concurrency.
+    # Decode servers get requests only from the prefill servers, which limit the concurrency.
     behind.counters.next, behind.config.concurrency = behind.config.n_requests, 0
     token_s = token_bytes / link.bytes_per_s
     behind.config.transfer_token_s = token_s

@@ -88,7 +88,7 @@ class PoolsSimulation(Served):
 
     @property
     def assumptions(self) -> list[str]:
-        """Return the assumptions of the simulation of two pools, a clause each."""
+        """Return the assumptions of the simulation of two pools, one clause each."""
         return [
             "KV transfers start after the prefill and do not overlap it",
             "each worker's link carries one transfer at a time",
@@ -128,7 +128,7 @@ class PoolsSimulation(Served):
         )
 
     def write_requests(self, path: Path) -> None:
-        """Write a Parquet table with one row per request, including its transfer."""
+        """Write a Parquet table with one row per request, including the request's KV transfer."""
         write_requests(self.run, path, self.found.transfers.columns())
 
     def print_report(self) -> None:

@@ -66,9 +66,9 @@ def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
 
 
 def _ends_in_flight(engine: Engine, r: int) -> bool:
-    """Return whether a queued step generates a request's last token (0.5.22 and later)."""
+    """Return whether a queued step generates a request's last token (SGLang 0.5.22 and later)."""
     config, request = engine.config, engine.requests[r]
-    # A step with draft tokens may generate fewer tokens than expected.
+    # With draft tokens the number of generated tokens is unknown until the step has ended.
     known = config.foresees_ends > 0 and config.asynchronous > 0 and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
@@ -90,9 +90,11 @@ def _decode_blocks(engine: Engine, replica: int) -> int:
 
 
 def _retract(engine: Engine, replica: int) -> None:
-    """Retract requests until KV memory suffices: shortest output first, then longest prompt.
+    """Retract running requests until KV memory suffices for the next decode step.
 
-    At least one request keeps running. Retracted requests join the end of the queue and restart.
+    Requests with the fewest generated tokens are retracted first, among equals those with the
+    longest prompts. At least one request keeps running. Retracted requests join the end of the
+    queue and restart.
     """
     state = engine.replicas[replica]
     while state.running > 1 and (
@@ -171,13 +173,13 @@ def _take_stock(engine: Engine, replica: int) -> None:
     config, state = engine.config, engine.replicas[replica]
     if state.ended > 0 and (
         config.foresees_ends or (state.last_prompts and not config.asynchronous)
-    ):  # From 0.5.22 on, finished requests are removed in every iteration.
+    ):  # SGLang 0.5.22 and later remove finished requests in every iteration.
         state.full = 0
     else:
         state.unfiltered += state.ended
     state.ended = 0
     if state.last_prompts and state.alone:
-        state.full = 0  # The batch replaces the empty running_batch, whose flag is cleared.
+        state.full = 0  # the prefill batch replaces the empty running_batch, and has no flag set
     if state.chunked >= 0:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:
@@ -248,7 +250,8 @@ def _free_tokens(engine: Engine, replica: int) -> int:
 def _expected_tokens(engine: Engine, replica: int) -> float:
     """Return the expected number of tokens that running requests will still generate.
 
-    From 0.5.22 on this is their whole remaining output, if they ignore the end-of-text token.
+    SGLang 0.5.22 and later expect the whole remaining output of requests with ``ignore_eos``.
+    Earlier releases expect a share of it, ``new_token_ratio``.
     """
     state = engine.replicas[replica]
     total = 0.0
@@ -263,7 +266,8 @@ def _expected_tokens(engine: Engine, replica: int) -> float:
 def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[int, float]:
     """Continue a partly computed prompt.
 
-    Return the tokens of its next chunk, rounded up to blocks, and the updated expected output.
+    Return the number of tokens of its next chunk, rounded up to blocks, and the updated number of
+    output tokens that running requests are expected to generate.
     """
     state = engine.replicas[replica]
     r, request = state.chunked, engine.requests[state.chunked]
@@ -293,9 +297,10 @@ def _start(
     guesses: int,
     expected: float,
 ) -> tuple[int, int, int]:
-    """Try to start a request.
+    """Try to start a waiting request.
 
-    Return the outcome, the request's tokens rounded up to blocks, and its expected output tokens.
+    Return the outcome (added, no room, or stopped), the request's scheduled tokens rounded up to
+    blocks, and its expected output tokens.
     """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits, locked, on_host = _match(engine, replica, r)
@@ -371,10 +376,11 @@ def _paged(engine: Engine, tokens: int) -> int:
 
 
 def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
-    """Insert a request into the list of requests, ordered by expected remaining output.
+    """Insert a request into the admission check's list, ordered by remaining output tokens.
 
-    The first request of a batch builds the list. A later request is inserted in order, or before
-    the last entry if it has the most tokens left, as in SGLang. Return the length of the list.
+    For the first request of a batch, the list is built from the running requests. A later request
+    is inserted in order, or before the last entry if it has the most tokens left, as in SGLang.
+    Return the length of the list.
     """
     request = engine.requests[r]
     if guesses > 0:
@@ -388,9 +394,9 @@ def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
 
 
 def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> int:
-    """Insert a request into the ordered list, after equal entries unless ``late``.
+    """Insert a request into the list ordered by remaining output tokens.
 
-    Return the new length of the list.
+    The request comes after equal entries, or before them if ``late``. Return the new length.
     """
     tokens = request.output - request.generated
     if tokens <= 0:

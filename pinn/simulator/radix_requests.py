@@ -65,7 +65,7 @@ def begin_loads(engine: Engine, replica: int) -> None:
 
 
 def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float) -> None:
-    """Insert a request's first blocks into the tree, and lock their nodes (``insert``)."""
+    """Insert a request's first ``blocks`` KV blocks into the radix tree, and lock their nodes."""
     request = engine.requests[r]
     last, overlap = _walk(engine, replica, r, blocks, chunked, ready_s)
     kept = int(request.keyed_blocks)
@@ -92,7 +92,10 @@ def _free(engine: Engine, replica: int, blocks: int) -> None:
 def _walk(
     engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_s: float
 ) -> tuple[int, int]:
-    """Insert a request's blocks; return the last node, and how many blocks the GPU already had."""
+    """Insert a request's first ``blocks`` KV blocks into the radix tree (``insert``).
+
+    Return the last node, and the number of blocks that were already on the GPU.
+    """
     request, config = engine.requests[r], engine.config
     place, end = request.first_key, request.first_key + blocks
     last, overlap = ROOT, 0
@@ -125,7 +128,7 @@ def _walk(
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:
-    """Free a finished request's blocks outside the tree, and unlock its nodes."""
+    """Free a request's blocks that are not in the radix tree, and unlock its nodes."""
     request, state = engine.requests[r], engine.replicas[replica]
     if request.slot < 0:
         return
@@ -139,7 +142,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def hear(engine: Engine, replica: int) -> None:
-    """Process finished batches and transfers before a scheduling step."""
+    """Process ended batches, requests and KV transfers before the next batch is scheduled."""
     state, done_s = engine.replicas[replica], 0.0
     for i in range(state.gone):
         r = engine.gone[replica, i]

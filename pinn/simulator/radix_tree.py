@@ -130,7 +130,7 @@ def _part(engine: Engine, replica: int, n: int) -> None:
 
 
 def new_node(engine: Engine, replica: int, parent: int, first: int, blocks: int) -> int:
-    """Create a node that is in neither tier yet, and return its number."""
+    """Create a node that is neither on the GPU nor in host memory yet, and return its number."""
     state = engine.replicas[replica]
     state.free_nodes -= 1
     n = int(engine.node_stack[replica, state.free_nodes])
@@ -176,10 +176,10 @@ def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
 
 
 def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
-    """Return how many leading blocks of a node have the keys from position ``place`` on.
+    """Return how many leading blocks of a node match the block keys from index ``place`` on.
 
-    The first block is known to be equal. A key covers all tokens up to its block's end, so
-    bisection finds the last equal block.
+    The first block is known to match. A key covers all tokens up to its block's end, so bisection
+    finds the last block that matches.
     """
     equal, other = 1, int(min(blocks, node.blocks)) + 1
     if place == node.first:
@@ -194,11 +194,11 @@ def equal_blocks(engine: Engine, node: Node, place: int, blocks: int) -> int:
 
 
 def child_at(engine: Engine, replica: int, place: int) -> int:
-    """Return the node whose first block has the key at position ``place``, or 0."""
+    """Return the node whose first block has the block key at index ``place``, or 0 if none has."""
     return int(engine.tier_holder[replica, engine.keys[place]])
 
 
-# Presence of nodes in each tier, and locks on nodes.
+# Presence of nodes on the GPU and in host memory, and locks on nodes.
 
 
 def _count_free(engine: Engine, replica: int, blocks: int) -> None:
@@ -261,11 +261,11 @@ def idle_blocks(engine: Engine, replica: int, n: int) -> int:
     return idle
 
 
-# Nodes that are in both tiers, in the order of their discovery (``full_host_duplicates``).
+# Nodes that are on the GPU and in host memory, in order of discovery (``full_host_duplicates``).
 
 
 def note_double(engine: Engine, replica: int, n: int) -> None:
-    """Add or remove node ``n`` in the list of nodes in both tiers (only with write-back)."""
+    """Add node ``n`` to the list of nodes on GPU and host, or remove it (only with write-back)."""
     config, node, state = engine.config, engine.nodes[replica, n], engine.replicas[replica]
     if config.tier_hits > 0 or not config.tier_unified:
         return
@@ -283,7 +283,7 @@ def note_double(engine: Engine, replica: int, n: int) -> None:
 
 
 def forget_double(engine: Engine, replica: int, n: int) -> None:
-    """Remove a node from the list of nodes in both tiers."""
+    """Remove a node from the list of nodes that are on the GPU and in host memory."""
     node, state = engine.nodes[replica, n], engine.replicas[replica]
     if not node.listed:
         return
@@ -304,7 +304,7 @@ def forget_double(engine: Engine, replica: int, n: int) -> None:
 def match(engine: Engine, replica: int, request: Request, blocks: int) -> int:
     """Return the number of a request's first blocks that are cached on the GPU (``match_prefix``).
 
-    The function also sets ``matched``, ``best`` and ``host_hits`` of the replica.
+    The function also sets the replica's fields ``matched``, ``best`` and ``host_hits``.
     """
     state, place, end = engine.replicas[replica], request.first_key, request.first_key + blocks
     state.matched = state.best = ROOT

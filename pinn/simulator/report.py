@@ -12,7 +12,7 @@ from pinn.simulator.steady_state import steady_states, steady_words
 from pinn.units import GIB
 
 #: Name of a mean latency -> (lower, upper) end of its 90 % interval, in ms. The upper end is None
-#: if the slow run serves nothing.
+#: if the run with longer times serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
 #: Latency -> its row name in a table of latencies. Latencies that a run lacks are not shown.
 LATENCIES = {
@@ -57,7 +57,10 @@ def print_latencies(
     intervals: Ends,
     percentiles: Sequence[float] = PERCENTILES,
 ) -> None:
-    """Print means, their known intervals, and percentiles of the run and of its load stages."""
+    """Print a table of latencies: means, intervals where they are known, and percentiles.
+
+    A run with several load stages gets a second table, with one row per stage.
+    """
     columns = ["mean", *map(percentile_name, percentiles)]
     headings = ["mean", *["90 % interval"] * bool(intervals), *columns[1:]]
     table = Grid.of("latency (ms)", *headings)
@@ -165,7 +168,7 @@ _PRINTED, _MOST = 0.001, 10
 
 
 def print_sensitivity(found: Sensitivity) -> None:
-    """Print the ten coefficients with the highest elasticity, at least 0.001 % per %."""
+    """Print the ten coefficients that change the metric most, and by at least 0.001 % per %."""
     table = Grid.of("coefficient", "change")
     shares = [(name, share.elasticity) for name, share in found.coefficients.items()]
     for name, share in sorted(shares, key=lambda pair: -abs(pair[1]))[:_MOST]:

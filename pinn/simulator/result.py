@@ -42,7 +42,7 @@ def _finite(value: Json) -> Json:
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
-    """Return JSON entries on the load: ``steady_state``, ``slo``, ``reading``, if they exist."""
+    """Return JSON entries on the load: ``steady_state``, and ``slo`` and ``reading`` if known."""
     reading = run.workload.reading
     found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:
@@ -111,12 +111,12 @@ _ENDS = "90 % intervals: simulations at the bounds of step time and KV cache."
 
 @dataclass(frozen=True)
 class Simulation(Served):
-    """Result of a simulation for a workload's clients.
+    """Result of a simulated deployment that serves a workload.
 
     Attributes:
         deployment: Deployment of the servers.
         run: Records of every request and step.
-        intervals: Intervals of the metrics; None if unknown.
+        intervals: Prediction intervals of the metrics; None if unknown.
         sensitivity: Sensitivity of a metric to the coefficients; None if not requested.
         about: Description of deployment and load for the JSON output.
         reported: Percentiles to print, and limits to check.
@@ -136,7 +136,7 @@ class Simulation(Served):
 
     @cached_property
     def stages(self) -> list[Metrics]:
-        """Return clients' metrics for each load stage."""
+        """Return the metrics that clients see, for each load stage."""
         stages = range(self.run.workload.stages)
         return [run_statistics(self.run, stage, self.reported.percentiles) for stage in stages]
 

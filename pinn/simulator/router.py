@@ -22,7 +22,7 @@ from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWAR
 PUBLISH_INTERVAL_S = 0.1
 #: Position of the router's numbers among the random numbers of a request, beyond its output tokens.
 _DRAWS = 1 << 30
-#: Length of the shortest queue if no copy is open.
+#: Value of :func:`shortest_queue` if no copy is open.
 NO_QUEUE = 1 << 60
 
 
@@ -42,9 +42,11 @@ def route(engine: Engine, r: int, moment: float) -> int:
 
 
 def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
-    """Return the rank with the minimum of 4 x waiting + running requests, as vLLM's client does.
+    """Return the data-parallel rank to which the load balancer sends a request.
 
-    Between two reports of the coordinator, the client adds the requests that it has sent.
+    As in vLLM's client, it is the rank with the minimum of 4 x waiting + running requests. Between
+    two reports of the coordinator, the client adds the requests that it has sent. If
+    ``least_loaded`` is not set, the ranks take turns.
     """
     config = engine.config
     balancer = engine.copies[first * config.n_copies // config.n_replicas]
@@ -68,7 +70,7 @@ def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
 
 
 def _choose(engine: Engine, r: int, moment: float) -> int:
-    """Return the open copy with the highest score, and count the request there."""
+    """Return the open deployment copy with the highest score, and count the request as sent."""
     look_if_due(engine, moment)
     most, least = longest_queue(engine), shortest_queue(engine)
     copy, _, _ = best_copy(engine, r, most, least)
@@ -102,7 +104,7 @@ def shortest_queue(engine: Engine) -> int:
 
 
 def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
-    """Return the open copy with the highest score, that score, and a number for breaking ties.
+    """Return the open copy with the highest score, this score, and a random number for ties.
 
     Args:
         engine: State of the engine whose copies are compared.
@@ -124,7 +126,7 @@ def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float
 
 
 def look_if_due(engine: Engine, moment: float) -> None:
-    """Update the router's view of every copy, if its interval has passed."""
+    """Update the router's view of every copy, if the next update is due."""
     if moment >= engine.counters.look_s:
         _look(engine, moment)
 
@@ -155,9 +157,9 @@ def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
 
     Under random routing all copies have equal scores.
 
-    The scores of ``prefix-aware`` are those of ``pinn.engines.routers``: the queue's is 1 for the
-    shortest and 0 for the longest, the KV cache's its free share, and the prefix cache's the cached
-    share of the prompt's blocks.
+    Under ``prefix-aware`` routing the score is the weighted sum of three numbers from 0 to 1, as in
+    ``pinn.engines.routers``: 1 for the shortest queue to 0 for the longest, the free share of the
+    KV cache, and the cached share of the prompt's blocks.
     """
     config, seen = engine.config, engine.copies[copy]
     if config.router == IN_TURN:
@@ -189,9 +191,9 @@ def _prefix_score(engine: Engine, copy: int, r: int) -> float:
 
 
 def _seen_blocks(engine: Engine, replica: int, r: int, full: int) -> int:
-    """Return the length of the longest prefix cached at the router's last update, in blocks.
+    """Return how many leading blocks of a prompt were cached at the router's last update.
 
-    A key that changed after that update had the opposite state at the update.
+    A block key that entered or left the cache after this update had the opposite state before.
     """
     looked_s, first = engine.counters.looked_s, engine.requests[r].first_key
     for hits in range(full):

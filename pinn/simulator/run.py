@@ -50,14 +50,15 @@ class RequestRecords:
         handed_s: Time when the API server put the request into the engine's input queue.
         queued_s: Time when the scheduler received the request (vLLM's event QUEUED).
         scheduled_s: Time when the request was first scheduled.
-        first_token_s: Time when the client saw the first token, or the result without output.
+        first_token_s: Time when the client saw the first token, or the result of a request without
+            output.
         finish_s: Time when the client saw the last token, or gave up.
         engine_first_token_s: End of the step that generated the first token.
         engine_finish_s: End of the step that generated the last token.
         early_preemptions: Number of preemptions before the first token.
-        recomputed_tokens: Sum of the tokens known at each preemption of the request.
-        handed_work: Work of the API server from its last idle time to ``handed_s``: number of
-            requests accepted, of their prompt tokens, and of tokens streamed.
+        recomputed_tokens: Prompt and generated tokens at each preemption of the request, summed.
+        handed_work: Work of the API server from its last idle time to ``handed_s``: numbers of
+            accepted requests, of their prompt tokens, and of streamed tokens.
         first_work: Work of the API server from its last idle time to the first token's sending.
         last_work: Work of the API server from its last idle time to the last token's sending.
         drafted_tokens: Draft tokens that steps verified; 0 without speculative decoding.
@@ -66,7 +67,8 @@ class RequestRecords:
         loaded_tokens: Part of ``cached_tokens`` that was loaded from host memory.
         stored_tokens: Tokens that the request has stored in host memory.
         load_wait_s: Total time that the request waited for loads from host memory.
-        completion_s: Time after the last token (PostDecodeFixedOverhead), equal for all requests.
+        completion_s: Time from a request's last token to its end (PostDecodeFixedOverhead), equal
+            for all requests.
     """
 
     status: Shaped[np.ndarray, " requests"]
@@ -124,7 +126,7 @@ class RequestRecords:
 
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
-        """Each request's mean ITL in seconds, without completion; NaN for fewer than two tokens."""
+        """Mean ITL of each request in seconds, up to its last token; NaN for fewer than two."""
         return (self.last_token_s - self.first_token_s) / self.token_gaps
 
     @property
@@ -134,17 +136,17 @@ class RequestRecords:
 
     @property
     def last_token_s(self) -> Float[np.ndarray, " requests"]:
-        """Time when the client saw the last token, before completion, in seconds."""
+        """Time in seconds when the client saw the last token, without ``completion_s``."""
         return self.finish_s - self.completion_s
 
 
 @dataclass(frozen=True)
 class GapRuns:
-    """ITL gaps (between steps that give a request tokens), as runs of equal gaps.
+    """Gaps between the steps that give a request tokens, as runs of equal gaps.
 
     Attributes:
-        seconds: Length of each gap of a run.
-        count: Number of gaps in a run.
+        seconds: Length of each gap of a run, in seconds.
+        count: Number of equal gaps in a run.
         tokens: Tokens that arrive together at the end of each gap; 1 without speculative decoding.
     """
 
@@ -163,8 +165,8 @@ class StepRecords:
     """Records of engine steps in the order of launching.
 
     Attributes:
-        table: Columns ``STEP_COLUMNS``; batch sums are taken from the slowest replica, except the
-            shared sums.
+        table: One row per step, with the columns ``STEP_COLUMNS``. Batch sums are those of the
+            slowest replica, except the sums of work that replicas share.
     """
 
     table: Float[np.ndarray, "steps columns"]
@@ -178,17 +180,17 @@ class StepRecords:
 
     @property
     def sums(self) -> BatchSums:
-        """Batch sums of shape ``[steps]``, from which step features are computed."""
+        """Batch sums of shape ``[steps]`` for step features, without KV reads from the L2 cache."""
         return self.whole_sums.without_reread(self[state.REREAD_TOKENS])
 
     @property
     def whole_sums(self) -> BatchSums:
-        """Batch sums in which keys shared by several decodes count once for each decode."""
+        """Batch sums of shape ``[steps]``; keys shared by several decodes count for each decode."""
         return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
 
     @property
     def shared_sums(self) -> BatchSums:
-        """Batch sums of the experts' work per replica of a group, without contexts."""
+        """Batch sums of the experts' work, which replicas share, per replica; contexts are 0."""
         known = {name: self[f"shared_{name}"] for name in state.SHARED_SUMS}
         nothing = dict.fromkeys(state.SUMS, np.zeros(len(self)))
         return BatchSums(**(nothing | known))
@@ -206,8 +208,8 @@ class Run:
         kv_blocks: KV cache blocks of one replica.
         replicas: Data-parallel replicas of all servers together.
         groups: Number of groups of replicas that step together; all groups have equal size.
-        copies: Number of identical servers that the replicas belong to, in order.
-        transfers: Transfers between GPU and host.
+        copies: Number of identical servers; the replicas are numbered server by server.
+        transfers: KV transfers between GPU and host memory.
         tier: State of the second KV tier at the end of the run; None without a second tier.
     """
 
@@ -302,7 +304,7 @@ def plot_timeline(run: Run, path: Path) -> None:
 
 
 def _draw_steps(axes: Sequence[Axes], run: Run, edges: np.ndarray) -> None:
-    """Plot time-weighted means over steps, and tokens per second, for each time span."""
+    """Plot, per time span, requests and KV cache use (time-weighted means), and tokens/s."""
     steps, centres = run.steps, (edges[1:] + edges[:-1]) / 2
     where = _span(steps["start_s"], edges)
     busy = np.bincount(where, steps["duration_s"], _BINS)

@@ -59,10 +59,10 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
 
 
 def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float) -> float:
-    """Return the decodes' context tokens that the GPU's cache serves, since their prefix is shared.
+    """Return the decodes' context tokens that the L2 cache serves, since requests share prefixes.
 
     Attention kernels process one head at a time, so one head's keys of all requests have to fit in
-    the cache. The cache saves only reads of memory, no arithmetic.
+    the L2 cache. The cache saves only reads of memory, no arithmetic.
     """
     config, state = engine.config, engine.replicas[replica]
     used = config.blocks - state.free_blocks
@@ -100,7 +100,7 @@ def _schedule_running(engine: Engine, replica: int) -> None:
 
 
 def _slots(engine: Engine, tokens: int) -> int:
-    """Return the number of tokens that need KV blocks: new tokens, and future draft tokens."""
+    """Return for how many tokens a request needs KV blocks, including future draft tokens."""
     config = engine.config
     return max(min(tokens + config.lookahead, config.max_model_len), tokens)
 
@@ -268,7 +268,7 @@ def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
 
 
 def _finish_loading(engine: Engine, replica: int, r: int) -> None:
-    """Finish a request's KV load and leave at least one token to compute."""
+    """End a request's KV load; at least one token of the request is left to compute."""
     request = engine.requests[r]
     if engine.config.tier > 0:
         request.status = WAITING

@@ -1,7 +1,7 @@
 """Sensitivities: derivatives of a run's metric with respect to each coefficient.
 
-Both runs of a difference serve the same requests at the same times (common random numbers). Their
-difference is therefore the coefficient's effect, including its effect on queues.
+A derivative is a difference between two runs that serve the same requests, sent at the same times
+(common random numbers). It is therefore the coefficient's effect, including its effect on queues.
 """
 
 import math

@@ -65,8 +65,8 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Set, per request, whose array of block keys the request uses, and each array's size."""
-    ends = np.ones(len(full), np.bool_)  # whether a request owns its array's last key
+    """Set, per request, the request whose array of block keys it shares, and each array's size."""
+    ends = np.ones(len(full), np.bool_)  # whether the last key of the array is the request's own
     for r in range(len(full)):
         d = donors[r]
         place[r] = r
@@ -271,7 +271,7 @@ def _settings(
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.generated_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
-    # Replicas step together if experts exchange tokens, or if layers gather them.
+    # Replicas of a mixture-of-experts model step together, and replicas whose layers gather tokens.
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
@@ -281,8 +281,8 @@ def _settings(
     return named | {
         "max_seqs": seqs,
         "max_model_len": _scheduled_len(deployment, workload),
-        # Without evictions more blocks make no difference, except for SGLang's admission, which
-        # keeps some blocks free (``schedule_policy.py: add_one_req``).
+        # More blocks than all requests need together make no difference, except for SGLang's
+        # admission, which keeps some blocks free (``schedule_policy.py: add_one_req``).
         "blocks": min(
             layout.blocks,
             int(layout.request_blocks(totals + beyond, size).sum()) + apart * (len(workload) + 1),
@@ -345,7 +345,10 @@ _TIERS = {
 
 
 def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
-    """Return name -> value of a second tier's settings; more than a chunk per key is not needed."""
+    """Return name -> value of the engine's settings for a second KV tier.
+
+    The number of chunks is limited to the number of block keys, since a run cannot fill more.
+    """
     seqs = int(settings["max_seqs"])
     return {
         "tier": _TIERS[tier.kind],
@@ -376,7 +379,10 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the share of decodes' KV reads beyond which saving reads no longer saves time."""
+    """Return the share of decodes' KV reads up to which hits in the L2 cache shorten attention.
+
+    If more reads are saved, the time of attention's arithmetic is longer than that of the reads.
+    """
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]
     queries = 1 + drafts.tokens if drafts else 1

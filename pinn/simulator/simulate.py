@@ -72,7 +72,7 @@ def _column(values: np.ndarray) -> np.ndarray:
 
 # Simulation of a workload on a deployment.
 
-#: Records of steps, of ITL gaps and of transfers.
+#: Records of an engine's run: steps, ITL gaps and KV transfers.
 Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 
 #: Function that advances engines with latency models until a record buffer is full.
@@ -235,7 +235,7 @@ def _collect(
 
 
 def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
-    """Append rows to the columns in place, since joining parts later needs twice the memory."""
+    """Append rows to columns in place, because joining parts later would need twice the memory."""
     if not columns:
         columns.extend(part.copy() for part in rows)
         return
@@ -246,7 +246,7 @@ def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
 
 
 def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:
-    """Return the first ``count`` recorded transfers; empty without a second tier of KV."""
+    """Return the first ``count`` recorded KV transfers; empty without a second KV tier."""
     return np.asarray(transfers)[:count] if count else np.zeros(0, TRANSFER)
 
 
@@ -275,7 +275,10 @@ def measured_job(
     latency: LinearLatency,
     engine: EngineSpec | None = None,
 ) -> Job:
-    """Return the job of a measured server; its KV cache has room for the longest request."""
+    """Return the simulation of a measured server.
+
+    A predicted KV cache that is too small is enlarged, since the server is known to have started.
+    """
     return Job(deployment, workload, latency, started(deployment, engine))
 
 
@@ -295,6 +298,9 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
 def map_runs(
     figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
-    """Simulate jobs and return ``figure`` of each job and run, without keeping the runs."""
+    """Simulate jobs, and return what ``figure`` returns for each job and its run.
+
+    The runs are not kept. ``workers`` is the number of threads, by default the number of cores.
+    """
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

@@ -1,8 +1,8 @@
 """Service-level objective (SLO): limits on latencies, such as ``p99 ttft<=2s``.
 
 A limit applies to a statistic over all requests (``p99 ttft<=2s``, ``mean e2e<=10s``), for ITL over
-all ITL gaps. Or it applies to each request: ``... for 95 %`` requires that 95 % of the requests
-meet all such limits at once. The share of requests that meet them is the "SLO attainment" of
+all ITL gaps, or to each request: ``... for 95 %`` requires that 95 % of the requests meet all
+limits on each request at once. The share of requests that meet them is the "SLO attainment" of
 DistServe (Zhong et al. 2024, arXiv:2401.09670), and underlies vLLM's ``benchmark_serving
 --goodput``. That tool's notation ``ttft:1000 tpot:50``, in milliseconds, is also accepted. Requests
 that are not served meet no limit.
@@ -287,7 +287,7 @@ def _outcome(
 
 
 def _known(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values that are not NaN, and a count of 1 for each."""
+    """Return the values that are not NaN, and an array of ones as their counts."""
     values = values[~np.isnan(values)]
     return values, np.ones(len(values), np.int64)
 
@@ -342,7 +342,7 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
 
 
 def _clause(clause: str, text: str) -> StatisticLimit:
-    """Parse one limit; a limit on each request has no statistic."""
+    """Parse one limit; its statistic's name is empty for a limit on each request."""
     found = _CLAUSE.match(clause.strip())
     if found is None or (found["before"] and found["after"]):
         raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")

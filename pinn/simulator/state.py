@@ -11,7 +11,7 @@ import numpy as np
 
 from pinn.physics.batch_sums import BatchSums
 
-#: Types of the fields of a record, such as 1-byte integers.
+#: Types of the fields of a record, such as 1-byte integers and arrays of three floats.
 I1: TypeAlias = Annotated[int, "i1"]
 I4: TypeAlias = Annotated[int, "i4"]
 I8: TypeAlias = Annotated[int, "i8"]
@@ -54,7 +54,7 @@ ALONE, PREFILLS, DECODES, SERVES = range(4)
 #: Without a rule the engine's own load balancer distributes requests over all replicas.
 NO_ROUTER, RANDOM, IN_TURN, LEAST_REQUESTS, PREFIX_AWARE = range(5)
 
-#: Value of a request's number of transferred tokens once the tokens have arrived.
+#: Value of ``Request.transferred`` once the keys and values of its tokens have arrived.
 ARRIVED = -1
 
 
@@ -63,13 +63,14 @@ ARRIVED = -1
 #: which stores nodes of a radix tree.
 NO_TIER, BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = range(5)
 
-#: Lists of a tier's chunks: unused chunks, ARC's T1 (the only list of LRU) and T2, and ghost
-#: entries of chunks evicted from T1 and T2. The first chunks of the array are the ends of the
-#: lists.
+#: Lists of a second KV tier's chunks: unused chunks, ARC's T1 (the only list of LRU) and T2, and
+#: ghost entries of chunks evicted from T1 and T2. The first entries of the array of chunks are the
+#: ends of the lists.
 UNUSED, RECENT, FREQUENT, WAS_RECENT, WAS_FREQUENT, LISTS = range(6)
 
 
-#: Directions of a second tier's transfers, and states of a transfer.
+#: Directions of transfers to and from a second KV tier, and states of a transfer: planned, begun,
+#: end known to the worker, end known to the scheduler.
 STORE, LOAD = range(2)
 PLANNED, MOVING, SEEN, DONE = range(4)
 
@@ -83,13 +84,13 @@ class Request:
     generated: I4  # number of tokens generated (vLLM's num_output_tokens)
     placeholders: I4  # number of output tokens in flight (vLLM's num_output_placeholders)
     blocks: I4  # number of KV blocks in the cache group that has hashes
-    keyed_blocks: I4  # number of blocks with a key in the prefix cache (vLLM's num_cached_block)
+    keyed_blocks: I4  # number of KV blocks in the prefix cache (vLLM's num_cached_block)
     extra_blocks: I4  # number of KV blocks in all other cache groups
     slot: I4  # row of the block table; -1 without blocks
     status: I4
     in_flight: I4  # number of batches in flight that include the request
-    stale: I4  # batches in flight that were scheduled before the last preemption
-    last_s: F8  # engine time of the last token, or of the abort
+    stale: I4  # number of batches in flight from before the request's last preemption
+    last_s: F8  # engine time of the request's last token, or of its abort
     gap_start_s: F8  # time when the API server began to stream the previous token
     worked: I8  # number of tokens computed, including recomputed tokens
     replica: I8
@@ -98,8 +99,8 @@ class Request:
     after: I8
     transferred: I8
     preemptions: I4
-    cached_tokens: I4  # cached tokens when first scheduled (vLLM's num_cached_tokens)
-    reused_tokens: I4  # tokens found in the cache, summed over all schedulings
+    cached_tokens: I4  # prefix cache hit in tokens when first scheduled (vLLM's num_cached_tokens)
+    reused_tokens: I4  # prefix cache hits in tokens, summed over all times it was scheduled
     first_key: I8
     offset_s: F8
     timeout_s: F8
@@ -111,47 +112,47 @@ class Request:
     first_s: F8  # engine time of the first token
     first_sent_s: F8  # time when the API server has sent the first token
     last_sent_s: F8
-    scheduling_s: F8  # seconds of delays that only the client sees, not the engine
+    scheduling_s: F8  # seconds of the scheduling delay, which the client sees, but not the engine
     preemption_s: F8
-    early_preemption_s: F8  # seconds of preemption before the first token
+    early_preemption_s: F8  # seconds of preemption delays before the first token
     early_preemptions: I8
-    recomputed_tokens: I8  # sum of the tokens known at each preemption
+    recomputed_tokens: I8  # prompt and generated tokens at each preemption, summed
     # Work of the API server since it was last idle, up to three times: when the request was handed
     # to the engine, when its first token was sent, and when its last token was sent.
     handed_work: Work
     first_work: Work
     last_work: Work
     source: I8  # prefill worker that sends keys and values, or copy that a fleet's router chose
-    loading_s: F8  # time when blocks for the transferred keys and values were allocated
-    moved: I8  # tokens transferred to the decode server, without tokens that it had cached
-    eligible: I8  # first scheduler call in which the request may decode again
-    token_s: F8  # end of the last batch that samples a token for the request
-    unverified: I8  # draft tokens in ``computed`` whose batch is in flight
-    drafted_tokens: I8  # draft tokens that steps have verified
-    accepted_tokens: I8  # draft tokens that were accepted
+    loading_s: F8  # time when KV blocks for the transferred keys and values were allocated
+    moved: I8  # number of tokens transferred to the decode server, which had cached the others
+    eligible: I8  # number of the first scheduler call in which the request may decode again
+    token_s: F8  # end time of the last batch that samples a token for the request
+    unverified: I8  # number of draft tokens in ``computed`` whose batch is in flight
+    drafted_tokens: I8  # number of draft tokens that steps have verified
+    accepted_tokens: I8  # number of draft tokens that were accepted
     follower: I8  # request that is sent when this request ends, or -1
     follows: I4  # 1 if the request is sent when another request ends
     warmup: I4  # 1 for a warm-up request
-    is_chunk: I8  # 1 if known tokens remain after the last batch (vLLM's is_prefill_chunk)
+    is_chunk: I8  # 1 if the last batch left known tokens uncomputed (vLLM's is_prefill_chunk)
     # State in a second KV tier, described in ``pinn.simulator.offloading``.
-    arriving: I4  # tokens that are cached once the request's load has ended
-    first_seen: I8  # index of the first entry in ``tier_seen``, one entry per block
-    tier_chunks: I4  # number of chunks that are stored or need no store
-    tier_end: I4  # number of the request's chunk after the last one that the request has stored
-    tier_blocks: I4  # number of blocks when the request was last scheduled
-    tier_jobs: I4  # number of transfers in flight
+    arriving: I4  # number of tokens in the GPU's KV cache once the request's load has ended
+    first_seen: I8  # index of the request's first entry in ``tier_seen``
+    tier_chunks: I4  # number of the request's first chunks that are stored or need no store
+    tier_end: I4  # number of the last chunk that the request has stored, plus 1
+    tier_blocks: I4  # number of KV blocks when the request was last scheduled
+    tier_jobs: I4  # number of the request's transfers in flight
     tier_row: I4  # row of the block table when the request ended; -1 without blocks
     tier_stores: I1  # 1 if the request has stored a chunk
-    tier_frees: I1  # 1 if a later step frees the request's row
+    tier_frees: I1  # 1 if a later step frees the request's row of the block table
     prefilling: I1  # 1 while the prompt is being computed or loaded
     tier_turn: I8  # number of the scheduler call that first scheduled the request
     tier_rank: I8
-    tier_near: I8  # index of the chunk that the request has ranked most recently
+    tier_near: I8  # index of the chunk whose LRU rank the request has set last
     loaded_tokens: I8
     stored_tokens: I8
     load_wait_s: F8
     node: I8  # last node of the radix tree on the path of the request's tokens
-    inserted: I4  # blocks that the request has inserted into the tree
+    inserted: I4  # number of KV blocks that the request has inserted into the radix tree
 
 
 class Server:
@@ -164,7 +165,7 @@ class Server:
 
 
 class Queue:
-    """Linked queue of requests: its first and its last request, -1 if empty."""
+    """Linked list of requests: its size, its first and its last request (-1 if empty)."""
 
     size: I8
     head: I8
@@ -176,14 +177,14 @@ class Replica:
 
     running: I8
     free_blocks: I8
-    held_blocks: I8  # blocks in use, with a shared block counted once per request
+    held_blocks: I8  # number of KV blocks in use; a shared block counts once per request
     free_slots: I8
     new: I8  # number of requests that the last scheduler call started
     preempted: I8
     tokens: I8
-    schedulings: I8  # number of scheduler calls (current_step)
-    column: I8  # index of the batch under construction
-    sums: Sums  # sums of the batch under construction, see ``STEP_COLUMNS``
+    schedulings: I8  # number of scheduler calls so far (vLLM's current_step)
+    column: I8  # index of the batch under construction among the replica's batches
+    sums: Sums  # sums over the batch under construction, such as tokens, see ``STEP_COLUMNS``
     now_s: F8  # start time of the batch under construction
     longest_chunk: I8  # maximum prompt chunk in this scheduler call, in tokens; 0 for no limit
     seen_waiting: I8  # number of waiting requests in the load balancer's view
@@ -193,18 +194,18 @@ class Replica:
     prompts_wait: I8  # 1 if the batch under construction may start no prompts
     # 1 if the batch delays prompts while other requests decode, see ``pinn.simulator.lockstep``
     paced: I8
-    has_chunks: I8  # 1 if the batch computes prompt tokens before the last one
+    has_chunks: I8  # 1 if the batch computes prompt tokens before a prompt's last token
     unserved: I8  # 1 if the last scheduler call with room for prompts left prompts waiting
-    since_prompts: I8  # batches since the last batch with prompt chunks
+    since_prompts: I8  # number of batches since the last batch with prompt chunks
     padding: I8  # number of padding rows up to the CUDA graph's batch size
     # State of schedules with separate prefill steps, as in ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # request with a partly computed prompt (chunked_req), or -1
-    full: I8  # 1 if no further request may join (running_batch.batch_is_full)
-    ended: I8  # requests that have ended since the last scheduler call
+    full: I8  # 1 if no request may join the running batch (running_batch.batch_is_full)
+    ended: I8  # number of requests that have ended since the last scheduler call
     unfiltered: I8  # number of requests that ended earlier but are still in running_batch
     alone: I8  # 1 if running_batch was empty when the last prefill batch ran
     last_prompts: I8  # 1 if the last batch was a prefill batch
-    polls: I8  # weighted steps since the last poll of requests (SchedulerRecvSkipper._counter)
+    polls: I8  # weighted number of steps since the last poll (SchedulerRecvSkipper._counter)
     expected: F8  # expected share of requests' remaining output tokens (new_token_ratio)
     # State of a second KV tier.
     link_free_s: F8  # time when the link to the host is free
@@ -213,35 +214,35 @@ class Replica:
     jobs_first: I8  # number of the oldest transfer in flight
     jobs_made: I8
     seen_ends: I8  # number of transfers whose end the worker has seen, but not the scheduler
-    events: I8  # sum of the numbers of transfers planned, begun, ended and reported
+    events: I8  # number of events of transfers so far: planned, begun, ended, reported
     flushes: I8  # number of transfers that the next batch waits for
-    gone: I8  # requests that have ended since the last scheduler call
-    rows: I8  # number of rows of the block table that are freed later
+    gone: I8  # number of requests that have ended since the last scheduler call
+    rows: I8  # number of ended requests whose rows of the block table are freed later
     steps_planned: I8  # number of planned batches with tokens
     steps_done: I8  # number of ended batches with tokens
     ranks: I8
-    idle_chunks: I8  # number of evictable chunks
+    idle_chunks: I8  # number of evictable chunks in host memory
     stored_chunks: I8
     evicted_chunks: I8
     full_stores: I8  # number of stores skipped because the tier had no room
     # State of a radix tree, described in ``pinn.simulator.radix_tree``.
-    unused: I8  # number of unused blocks
-    evictable: I8  # number of blocks of unlocked nodes
-    wanted: I8  # number of blocks that the batch under construction will allocate
+    unused: I8  # number of KV blocks on the GPU that no request and no node uses
+    evictable: I8  # number of KV blocks on the GPU that belong to unlocked nodes
+    wanted: I8  # number of KV blocks that the batch under construction will allocate
     wanting: I8  # number of requests for which the batch will allocate blocks
-    host_free: I8  # number of unused chunks of the tier
-    ticks: I8  # number of node uses so far
+    host_free: I8  # number of unused chunks in host memory
+    ticks: I8  # number of uses of nodes so far, the clock of the LRU policy
     free_nodes: I8
     leaves: Pair  # numbers of evictable leaves on the GPU and in host memory
-    matched: I8  # last node of the latest match that is on the GPU
-    best: I8  # last node of the latest match in either tier
+    matched: I8  # last node of the latest prefix match that is on the GPU
+    best: I8  # last node of the latest prefix match, on the GPU or in host memory
     host_hits: I8  # number of blocks between ``matched`` and ``best``
-    doubles: I8  # first and last node in the list of nodes in both tiers
+    doubles: I8  # first node in the list of nodes on GPU and host; next field: last node
     last_double: I8
     load_free_s: F8  # time when the link from the host is free
     load_start_s: F8  # time when the loads of the batch under construction begin
     load_s: F8  # seconds of the loads of the batch under construction
-    planned: I8  # number of transfers that have not begun
+    planned: I8  # number of planned transfers that have not begun
     loads: I8  # number of loads whose end the scheduler has not seen
 
 
@@ -250,7 +251,7 @@ class Copy:
 
     closed: I8  # 1 if the router sends the copy no requests
     turn: I8  # number of the router's latest choice that went to this copy
-    seen_requests: I8  # unfinished requests in the router's view, waiting ones included
+    seen_requests: I8  # number of unfinished requests in the router's view, including waiting ones
     seen_waiting: I8
     seen_usage: F8  # KV cache usage in the router's view, from 0 to 1
     turns: I8  # number of requests that the copy's load balancer has sent to replicas
@@ -258,10 +259,10 @@ class Copy:
 
 
 class Group:
-    """State of replicas that step together: one of a dense model, or all that share experts."""
+    """State of the replicas that step together: all that share experts, or one of a dense model."""
 
     in_flight: I8
-    launched: I8  # number of replicas with tokens in the running step
+    launched: I8  # number of batches in flight that have tokens
     oldest: I8
     wake_s: F8
     now_s: F8
@@ -269,7 +270,7 @@ class Group:
     last_end_s: F8
     waited: I8  # number of steps that prompts have waited for other prompts
     turns: I8  # number of batches since the group was last idle
-    shared: Sums  # work of the experts that ranks share in a step, per rank
+    shared: Sums  # experts' work in a step, which all ranks share, divided by the number of ranks
     events: I8  # ``Replica.events`` at the last launch of a step without tokens
 
 
@@ -291,12 +292,12 @@ class Block:
 
 
 class Chunk:
-    """Chunk of KV blocks in host memory; the first records are the ends of lists of chunks."""
+    """Chunk of KV blocks in host memory; the first records are not chunks, but ends of lists."""
 
     after: I4  # next chunk in the chunk's list
     before: I4
     key: I4  # key of the chunk's last block
-    references: I4  # number of loads; -1 during the store; for a list's end, the list's length
+    references: I4  # loads in progress; -1 during the store; for a list's end, the list's length
     kept: I1  # number of the list (``UNUSED``, ...) that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
     owner: I8  # request or job that has stored the chunk
@@ -304,36 +305,36 @@ class Chunk:
 
 
 class Node:
-    """Run of blocks in a radix tree; node 0 means no node, node 1 is the root."""
+    """Node of a radix tree, a run of KV blocks; node 0 means no node, node 1 is the root."""
 
     parent: I4
     child: I4  # first child of the node; next two fields: the node's siblings
     before: I4
     after: I4
     children: I4
-    gpu_children: I4  # number of children on the GPU
-    first: I8  # index of the key of the node's first block
+    gpu_children: I4  # number of the node's children that are on the GPU
+    first: I8  # index of the block key of the node's first KV block
     blocks: I4
     locks: I4
     hits: I4
     on_gpu: I1
     on_host: I1
     held: I1  # 1 if the node's copy in host memory is in use and must not be evicted
-    listed: I1  # 1 if the node is in the list of nodes in both tiers
+    listed: I1  # 1 if the node is in the list of nodes that are on the GPU and in host memory
     double_before: I4
     double_after: I4
-    loading: I8  # number of the transfer that loads the node, from 1, or 0
+    loading: I8  # 1 + number of the transfer that loads the node, or 0
     used: I8  # value of ``ticks`` at the node's last use
-    place: Pair  # indices in the two heaps of leaves, or -1
+    place: Pair  # indices of the node in the two heaps of evictable leaves, or -1
 
 
 class Job:
-    """Transfer between GPU and host, described in ``pinn.simulator.offloading``."""
+    """KV transfer between GPU and host memory, described in ``pinn.simulator.offloading``."""
 
     request: I8
     planned: I8  # number of the scheduler call that planned the transfer
-    column: I8  # batch whose end reports the transfer's end to the scheduler
-    first: I4  # first chunk to transfer; next field: end of the chunks
+    column: I8  # index of the batch whose end reports the transfer's end to the scheduler
+    first: I4  # first chunk to transfer; next field: last chunk plus 1
     end: I4
     blocks: I4
     kind: I1
@@ -343,7 +344,7 @@ class Job:
 
 
 class Row:
-    """Blocks of a request that has ended, which are freed later."""
+    """KV blocks of a request that has ended; they are freed when no transfer or batch uses them."""
 
     request: I8
     fence: I8
@@ -355,7 +356,7 @@ class Row:
 
 
 class Transfer:
-    """Record of a transfer between GPU and host memory."""
+    """Record of a KV transfer between GPU and host memory, for the result."""
 
     request: I8
     replica: I4
@@ -374,17 +375,17 @@ class Batch:
 
 
 class Entry:
-    """Request in a batch, with its tokens."""
+    """Request in a batch, with its numbers of computed, cached and sampled tokens."""
 
     request: I8
     new: I4  # number of the request's tokens computed in the batch
     cached: I4  # number of the request's tokens computed before the batch
     prefill: I1
-    sampled: I1  # number of tokens that the request may generate
+    sampled: I1  # number of tokens that the request may generate in the batch
 
 
 class Guess:
-    """Request in SGLang's check whether KV memory suffices until all requests end."""
+    """Request in SGLang's admission check whether KV memory suffices until all requests end."""
 
     left: I8  # number of tokens that the request is still expected to generate
     held: I8  # number of the request's tokens in the KV cache
@@ -398,7 +399,7 @@ class Event:
 
 
 class Gap:
-    """Run of equal ITL gaps."""
+    """ITL gaps of equal length: their length in seconds, and their number."""
 
     seconds: F8
     count: I8
@@ -415,21 +416,21 @@ SUMS = tuple(f.name for f in fields(BatchSums))
 #: chunks of new tokens x (whole prompt + half the new tokens).
 PROMPT_REACH = "prompt_reach"
 
-#: Name of the batch sum of the decodes' context tokens that the GPU's cache serves, see
+#: Name of the batch sum of the decodes' context tokens that the GPU's L2 cache serves, see
 #: ``pinn.specs.batch.Batch``.
 REREAD_TOKENS = "reread_tokens"
 
 #: Names of the batch sums that determine the experts' work, in the order of ``SUMS``.
 SHARED_SUMS = SUMS[:3]
 
-#: Columns of a recorded step. Batch sums are taken from the slowest replica; the shared sums are
-#: the experts' work of all replicas of its group, divided by their number.
+#: Columns of a recorded step. Batch sums are taken from the slowest replica of the group. Sums with
+#: the prefix ``shared_`` are the experts' work for all replicas of the group, per replica.
 STEP_COLUMNS = (
     "start_s", "duration_s", "group", "requests", "tokens", "running", "waiting", "used_blocks",
     "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, *(f"shared_{s}" for s in SHARED_SUMS),
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])
-#: Index of ``REREAD_TOKENS`` in the sums of a batch.
+#: Index of ``REREAD_TOKENS`` among the sums of a batch.
 REREAD = STEP_COLUMNS.index(REREAD_TOKENS) - FIRST_SUM
-#: Index of the first column of ``SHARED_SUMS``.
+#: Index of the first of the ``SHARED_SUMS`` among ``STEP_COLUMNS``.
 FIRST_SHARED = STEP_COLUMNS.index(REREAD_TOKENS) + 1

@@ -74,7 +74,7 @@ def weighted_percentiles(
 
 
 def statistic(values: Float[np.ndarray, " n"], counts: Int[np.ndarray, " n"], name: str) -> float:
-    """Return the mean or a percentile (``p99``) of values with counts; NaN without values."""
+    """Return the mean or a percentile (``p99``) of values with their counts; NaN without values."""
     if not counts.sum():
         return float("nan")
     if name == "mean":
@@ -180,7 +180,7 @@ def latency_statistics(
     counts: Int[np.ndarray, " n"] | None = None,
     percentiles: Sequence[float] = (),
 ) -> Metrics:
-    """Return the mean and percentiles of times in milliseconds; counts default to 1."""
+    """Return the mean and percentiles of ``seconds``, in milliseconds; counts default to 1."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))
@@ -205,7 +205,7 @@ def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
 
 
 def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
-    """Return the metrics of steps, batches and the KV cache, without warm-up steps."""
+    """Return the metrics of steps, batches and the KV cache, without steps before measurement."""
     r, steps = run.requests, run.steps
     begin_s = float(r.arrival_s[r.of_stage(None)].min())
     if r.warmup.any():
@@ -265,8 +265,7 @@ def left_behind(run: Run) -> str | None:
 
     The queue counts the requests of a stage that had not begun when the stage's last request, or
     last conversation, was due. A steady queue does not grow with the length of a stage. Under a
-    concurrency limit the queue includes requests that wait to be sent. A closed loop has no such
-    queue.
+    concurrency limit the queue includes requests that wait to be sent. A closed loop has no queue.
     """
     waiting = [_waiting(run, stage) for stage in range(run.workload.stages)]
     worst = int(np.argmax([left / sent for left, sent in waiting]))
@@ -287,7 +286,10 @@ def left_behind(run: Run) -> str | None:
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Return how many requests wait, and how many were due, when a stage's last request is due."""
+    """Return how many requests wait, and how many were due, when a stage's last one is due.
+
+    The last one is the last single request or conversation that the stage begins.
+    """
     r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")
     starts_s = due_s[mine & run.workload.starts]
@@ -298,7 +300,10 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return each request's due time without concurrency limits; sending time of later turns."""
+    """Return when each request would be sent without a concurrency limit, in seconds.
+
+    Later turns of a conversation keep their sending time.
+    """
     work, sent_s = run.workload, run.requests.arrival_s
     if work.concurrency is None:
         return sent_s

@@ -13,7 +13,7 @@ import numpy as np
 from pinn.physics.step_values import PIECES
 from pinn.simulator.compiler import inner
 
-#: Fields of ``pinn.physics.batch_sums.BatchSums``, for one batch.
+#: Sums over one batch: the fields of ``pinn.physics.batch_sums.BatchSums``.
 Sums = namedtuple("Sums", (
     "prefill_requests", "decode_requests", "prefill_tokens", "decode_context", "prefill_cached",
     "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",

@@ -88,7 +88,7 @@ class RateSweep:
 
     @property
     def table(self) -> list[dict[str, float]]:
-        """One row per request rate: metric -> value, with ``rate_per_s`` and ``slo_attainment``."""
+        """Metric -> value at each request rate, including ``rate_per_s`` and ``slo_attainment``."""
         return [
             {"rate_per_s": rate, **run.metrics}
             | ({"slo_attainment": run.goodput.attainment} if run.goodput else {})

@@ -1,8 +1,9 @@
 """KV chunks in host memory, and the policies that evict them.
 
-Mirrors ``vllm/v1/kv_offload``: ``lru_manager.py`` and ``arc_manager.py`` (0.11 on), later
-``cpu/manager.py`` and ``cpu/policies``. A chunk is one or more blocks. The key of
-its last block identifies the chunk, since that key covers all tokens up to the block's end.
+Mirrors ``vllm/v1/kv_offload``: ``lru_manager.py`` and ``arc_manager.py`` (vLLM 0.11 on), later
+``cpu/manager.py`` and ``cpu/policies``. A chunk is one or more KV blocks that are stored, found and
+evicted together. The key of its last block identifies the chunk, since this key covers all tokens
+up to the block's end.
 """
 
 from pinn.simulator.compiler import compiled_inside
@@ -34,7 +35,7 @@ def chunk_key(engine: Engine, request: Request, chunk: int) -> int:
 
 
 def find_chunk(engine: Engine, replica: int, key: int) -> int:
-    """Return the index of the chunk with a key, or 0 if there is none."""
+    """Return the index of the stored chunk with a key, or 0 if there is none."""
     place = int(engine.tier_holder[replica, key])
     return place if place > 0 and engine.tier[replica, place].kept <= FREQUENT else 0
 
@@ -49,7 +50,7 @@ def link_last(engine: Engine, replica: int, place: int, kept: int) -> None:
 
 
 def _link(engine: Engine, replica: int, place: int, before: int) -> None:
-    """Link a chunk into its list behind another chunk or the list's end."""
+    """Link a chunk into its list behind chunk ``before``, or at the start behind the list's end."""
     chunk, after = engine.tier[replica, place], engine.tier[replica, before].after
     chunk.before, chunk.after = before, after
     engine.tier[replica, before].after = place
@@ -92,7 +93,7 @@ def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: 
     Args:
         engine: State of the engine.
         replica: Number of the replica.
-        request: Request that uses the chunk; its first use of any chunk determines its rank.
+        request: Request that uses the chunk; its first use of any chunk fixes its chunks' ranks.
         chunk: Number of the chunk in the request; later chunks rank lower.
         place: Index of the chunk in the tier, or 0 if the tier does not have the chunk.
     """
@@ -108,7 +109,7 @@ def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: 
 
 
 def _lower(engine: Engine, replica: int, request: Request, place: int, rank: int) -> int:
-    """Return the last chunk with a lower rank than ``rank``, or the list's end.
+    """Return the last chunk of the LRU list with a lower rank than ``rank``, or the list's end.
 
     The search begins at the chunk that the request ranked last, unless a later request has ranked
     that chunk again.
@@ -125,7 +126,7 @@ def _lower(engine: Engine, replica: int, request: Request, place: int, rank: int
 
 
 def _next_rank(state: Replica) -> int:
-    """Return a rank for a request's chunks that is above the ranks of all other chunks."""
+    """Return the first rank for a request's chunks; it is above the ranks of all other chunks."""
     state.ranks += 1
     return int(state.ranks) * _PLACES
 
@@ -142,7 +143,7 @@ def touch(engine: Engine, replica: int, request: Request, end: int) -> None:
 
 
 def touch_chunk(engine: Engine, replica: int, place: int) -> None:
-    """Mark a chunk as used; ARC moves a reused chunk to its list T2."""
+    """Mark a chunk as used; the policy ARC moves a reused chunk to its list T2."""
     kept = engine.tier[replica, place].kept
     if kept == RECENT and engine.config.tier_arc and engine.tier[replica, place].references >= 0:
         kept = FREQUENT
@@ -152,7 +153,7 @@ def touch_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def adapt(engine: Engine, replica: int, place: int) -> None:
-    """Adapt ARC's list sizes after a miss: the list that evicted the chunk gets more room."""
+    """Adapt ARC's list sizes after a miss: the list that had evicted the chunk gets more room."""
     state = engine.replicas[replica]
     recent = length(engine, replica, WAS_RECENT)
     frequent = length(engine, replica, WAS_FREQUENT)
@@ -220,7 +221,7 @@ def first_evictable(engine: Engine, replica: int, kept: int) -> int:
 
 
 def chunk_to_evict(engine: Engine, replica: int) -> int:
-    """Return the chunk that the policy evicts next, or 0 if none is evictable."""
+    """Return the chunk that the policy (LRU or ARC) evicts next, or 0 if none is evictable."""
     config, state = engine.config, engine.replicas[replica]
     if not config.tier_arc:
         return first_evictable(engine, replica, RECENT)

@@ -25,7 +25,7 @@ class TransferRecords:
             requests; -1 for a node that is stored when the GPU evicts it.
         replica: Number of the data-parallel replica.
         load: Whether the transfer goes from host to GPU.
-        blocks: KV blocks transferred, as the GPU counts them.
+        blocks: Number of KV blocks transferred, in blocks of the GPU's cache.
         planned_s: Time when the transfer was submitted, in seconds.
         start_s: Time when the transfer began, in seconds.
         end_s: Time when the transfer ended, in seconds.
@@ -41,7 +41,7 @@ class TransferRecords:
 
     @classmethod
     def of(cls, records: Shaped[np.ndarray, " transfers"]) -> TransferRecords:
-        """Build the transfers from the records of an engine."""
+        """Build the transfers of a run from the records of its engine."""
         names = {f.name for f in fields(cls)} - {"load"}
         return cls(load=records["kind"] == state.LOAD, **{name: records[name] for name in names})
 
@@ -86,7 +86,7 @@ class TierUse:
 
 
 def tier_use(tier: HostTier, replicas: Any, block_tokens: int) -> TierUse:
-    """Return the state of a second tier at the end of a run from the records of its replicas."""
+    """Return the state of a second KV tier at the end of a run, from the replicas' records."""
     stored, evicted, full = (int(replicas[name].sum()) for name in TIER_COUNTS)
     return TierUse(
         chunks=tier.chunks * len(replicas),

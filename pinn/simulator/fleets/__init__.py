@@ -1,1 +1,1 @@
-"""Fleets: servers of several kinds behind one router; servers start, fail, and are scaled."""
+"""Fleets: servers of several kinds behind one router, with start-up, failures and autoscaling."""

@@ -9,14 +9,14 @@ from pinn.specs.batch import Batch
 
 #: Iterations of the fixed-point search for the number of running requests at a rate.
 _ROUNDS = 200
-#: Mean number of steps from a request's arrival to the start of the step that computes it. A
-#: request misses the running step and, with asynchronous scheduling, also the next step.
+#: Mean number of steps from a request's arrival to the start of the step that computes it: half of
+#: the running step, and the next step, which asynchronous scheduling has already planned.
 _STEPS_BEFORE = 1.5
 
 
 @dataclass(frozen=True)
 class MeanRequest:
-    """Mean request of a load, and the latency model of the server that receives such requests.
+    """Mean request of a load, and the latency model of the servers that receive the load.
 
     Attributes:
         latency: Latency model of the server.
@@ -50,7 +50,10 @@ class MeanRequest:
         return {"ttft": math.inf, "tpot": math.inf}
 
     def _step_s(self, running: float, prompts: float) -> float:
-        """Return the mean step time in seconds, interpolated between whole numbers of requests."""
+        """Return the step time in seconds of a batch with mean numbers of decodes and prompts.
+
+        The time is interpolated between whole numbers of requests.
+        """
         decodes, whole = int(running), int(prompts)
         more, some = running - decodes, prompts - whole
         return sum(
@@ -117,7 +120,10 @@ class Scaling:
         return rule.most
 
     def _meets(self, rate_per_s: float) -> bool:
-        """Return whether predicted TTFT and TPOT meet the limits at a rate (rounded to 1 %)."""
+        """Return whether predicted TTFT and TPOT meet the limits at a server's request rate.
+
+        The rate is rounded up by at most 1 %, so that results can be cached.
+        """
         if rate_per_s <= 0:
             return True
         step = math.ceil(100 * math.log(rate_per_s))

@@ -31,7 +31,7 @@ from pinn.simulator.state import (
 
 #: Status of a server: off, starting, serving, draining, or failed.
 OFF, STARTING, READY, DRAINING, DOWN = range(5)
-#: Types of events, in the order in which simultaneous events are handled.
+#: Types of fleet events, in the order in which simultaneous events are handled.
 _READY, _FAIL, _RESTART, _TICK = range(4)
 
 
@@ -123,8 +123,8 @@ class Control:
                 )
             while self.events and self.events[0][0] == until_s:
                 self._act(*heapq.heappop(self.events))
-            # Simultaneous events are handled first: a server that such an event closes gets no
-            # request.
+            # Requests held by the router are sent after all events of this moment, so that none
+            # goes to a server that one of the events closes.
             self._send_held(until_s)
 
     def _act(self, now_s: float, what: int, place: int, serial: int) -> None:
@@ -235,10 +235,10 @@ class Control:
             heapq.heappush(self.events, (next_s, _TICK, -1, -1))
 
     def _next_tick_s(self, now_s: float) -> float:
-        """Return the time of the next decision that may differ, for an autoscaler that has settled.
+        """Return the time in seconds of the next decision of an autoscaler that has settled.
 
-        Decisions before the next event of the fleet are equal and therefore skipped, except recent
-        decisions that later ones depend on. Without a further event the time is infinite.
+        Decisions before the fleet's next event would not differ and are skipped, except decisions
+        so recent that later ones depend on them. Without a further event the time is infinite.
         """
         assert self.scaling is not None
         rule = self.scaling.rule
@@ -293,7 +293,7 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return array name -> number of entries per copy, for all arrays with an axis over copies."""
+    """Return array name -> number of entries per server, for arrays whose first axis is servers."""
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -304,13 +304,13 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Return array name -> array with the idle state of the first copy, or with all requests."""
+    """Return array name -> saved initial values: of an idle server, and of all requests."""
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 
 
 def _restore(engine: Engine, fresh: dict[str, np.ndarray], copy: int) -> None:
-    """Reset a copy to the idle, empty state of a server that has just started."""
+    """Reset the arrays of server ``copy`` to the idle, empty state of a newly started server."""
     for name, each in _per_copy(engine).items():
         getattr(engine, name)[copy * each : (copy + 1) * each] = fresh[name]
 

@@ -40,8 +40,8 @@ def advance_fleet(
 ) -> int:
     """Advance a fleet until all its requests have ended or wait for a server.
 
-    Return DONE in this case, PAUSED at time ``until_s``, and FULL if a record buffer is nearly
-    full.
+    Return DONE in this case, PAUSED at time ``until_s``, FULL if a record buffer is nearly full,
+    and BAD_STEP if a step time is not positive and finite.
     """
     while True:
         for k in range(len(engines)):

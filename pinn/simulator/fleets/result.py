@@ -38,14 +38,14 @@ _NO_INTERVALS = "prediction errors of whole fleets were never measured"
 
 @dataclass(frozen=True)
 class FleetSimulation(Served):
-    """A workload served by a fleet.
+    """Result of a simulated fleet that serves a workload.
 
     Attributes:
         found: Records of the fleet's run.
-        kinds: Deployment of each kind; ``replicas`` is the initial number of servers.
+        kinds: Deployment of each kind of server, and its initial number of servers.
         spec: Start-up time, failures and autoscaler.
         about: Description of each kind of server for the JSON output.
-        reported: Percentiles that are printed, and limits that are checked.
+        reported: Percentiles of latencies that are printed, and SLO limits that are checked.
     """
 
     found: FleetRun
@@ -106,7 +106,7 @@ class FleetSimulation(Served):
         for k, run in enumerate(self.found.kinds):
             mine = self.found.kind == k
             records = _of(run.requests, mine, first)
-            # If a kind has a single server, the kind's metrics are those of the server.
+            # ``single`` includes the metrics of a kind that has only one server.
             own = replace(run, requests=records)
             found += server_statistics(own, self.reported.percentiles, single=True)
             first += run.replicas
@@ -122,7 +122,8 @@ class FleetSimulation(Served):
     def over_time(self, edges_s: Float[np.ndarray, " edges"]) -> list[Metrics]:
         """Return rate, GPUs, number of requests that miss the SLO, and TTFT of each period.
 
-        A request belongs to the period in which it was sent.
+        ``edges_s`` are the bounds of the periods, in seconds. A request belongs to the period in
+        which it was sent.
         """
         r = self.run.requests
         gpus = mean_gpus(self.spans, edges_s)
@@ -177,7 +178,7 @@ class FleetSimulation(Served):
 
     @property
     def assumptions(self) -> list[str]:
-        """Return the assumptions of a fleet simulation, a clause each."""
+        """Return the assumptions of a fleet simulation, one clause each."""
         found = ["there is one router, and routing takes no time"]
         if self.spec.failures:
             found.append(
@@ -281,7 +282,10 @@ class FleetSimulation(Served):
 
 
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
-    """Return the records of the requests in ``mine``, with servers numbered within their kind."""
+    """Return the records of the requests that mask ``mine`` selects: requests of one server kind.
+
+    Replicas are numbered from 0; ``first_rank`` is the number of the kind's first replica.
+    """
     columns = {
         name: value[mine] if np.ndim(value) else value for name, value in vars(records).items()
     }

@@ -30,9 +30,10 @@ class FleetRun:
 
     Attributes:
         run: Requests as clients see them, and the steps of all servers.
-        kinds: Run of each kind's servers, with the requests that they served.
+        kinds: Run of the servers of each kind, with the records of all requests of the fleet.
         kind: Number of the kind that served each request; -1 for requests that no server served.
-        servers: Spans in seconds in which each server was on, kind by kind.
+        servers: State of each server at the end, with the time spans in which it was on, kind by
+            kind.
         resent: Number of requests that were sent again because their server failed.
         lost: Number of requests that ended because their server failed.
     """
@@ -48,13 +49,13 @@ class FleetRun:
 def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -> FleetRun:
     """Serve a workload on servers of several kinds behind one router.
 
-    The router applies the rule of the first kind's engine, by default the fewest requests. The
-    order of the kinds does not change the result: the random numbers that choose among equal
-    servers belong to the servers.
+    The router applies the routing rule of the first kind's engine, by default to choose the server
+    with the fewest requests. The order of the kinds does not change the result, because the random
+    numbers that break ties between servers do not depend on it.
 
     Args:
-        kinds: Kinds of identical servers, each with ``replicas`` servers at first. The kind that
-            scales has as many servers as its autoscaler allows.
+        kinds: Kinds of identical servers, each with ``replicas`` servers at first. For the kind
+            with an autoscaler, this number is limited to the autoscaler's range.
         spec: Start-up time, failures and autoscaler.
         workload: Requests of the clients.
 
@@ -95,7 +96,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
 
 
 def _identity(kind: Pool) -> tuple[object, ...]:
-    """Return a key that seeds a kind's random numbers, independent of the order of kinds."""
+    """Return a sort key of a server kind, so that random numbers do not depend on kinds' order."""
     facts = (kind.deployment, kind.engine)
     latency = _linear(kind)
     return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())
@@ -211,11 +212,11 @@ def _all_gaps(kinds: Sequence[Run]) -> GapRuns:
     ))  # fmt: skip
 
 
-# GPUs that a fleet uses over time: spans of servers, GPU hours and means.
+# GPUs that a fleet uses over time: time spans of servers, GPU hours and mean number of GPUs.
 
 
 def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 3"]:
-    """Return (begin in s, end in s, GPUs) of every span in which a server was on.
+    """Return (begin in s, end in s, number of GPUs) of every time span in which a server was on.
 
     Args:
         found: Records of the fleet's run.
@@ -228,14 +229,17 @@ def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 
 
 
 def gpu_hours(spans: Float[np.ndarray, "spans 3"]) -> float:
-    """Return the GPU hours of all spans."""
+    """Return the GPU hours of time spans (begin in s, end in s, number of GPUs), summed."""
     return float(((spans[:, 1] - spans[:, 0]) * spans[:, 2]).sum() / 3600)
 
 
 def mean_gpus(
     spans: Float[np.ndarray, "spans 3"], edges_s: Float[np.ndarray, " edges"]
 ) -> Float[np.ndarray, " periods"]:
-    """Return the mean number of GPUs in use in each period between neighbouring edges."""
+    """Return the mean number of GPUs in use in each period; ``edges_s`` bound the periods.
+
+    ``spans`` has the rows (begin in s, end in s, number of GPUs) of ``gpu_spans``.
+    """
     low, high = edges_s[:-1, None], edges_s[1:, None]
     inside = np.minimum(spans[None, :, 1], high) - np.maximum(spans[None, :, 0], low)
     return (np.maximum(inside, 0.0) * spans[None, :, 2]).sum(1) / (high - low)[:, 0]

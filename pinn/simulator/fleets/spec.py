@@ -21,7 +21,7 @@ class Failure:
 
     Attributes:
         at_s: Time of the failure, in seconds.
-        server: Number of the server, counted over the file's kinds in order.
+        server: Number of the server, from 0, counted over all kinds in the order of the file.
         down_s: Seconds from the failure to the beginning of the restart.
     """
 
@@ -34,9 +34,9 @@ class Failure:
 class Autoscaler:
     """Rule for the number of servers of one kind.
 
-    With ``rate``, the desired number is the window's request rate divided by ``target``. With
-    ``latency``, it is the minimum number of servers whose predicted latencies stay within
-    ``margin`` of the limits.
+    With ``rate``, the desired number is the request rate over the last ``window_s`` divided by
+    ``target``. With ``latency``, it is the minimum number of servers at which predicted latencies
+    stay within ``margin`` x the limits.
 
     Defaults are those of Kubernetes' HorizontalPodAutoscaler (``HPAScalingRules`` of the API schema
     ``autoscaling/v2``, v1.37): a tolerance of 10 %, a window of 300 s for scaling down, periods of
@@ -47,14 +47,15 @@ class Autoscaler:
         target: Requests per second per server; required for ``rate``.
         slo: Limits on mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; required for
             ``latency``.
-        margin: Share of the limits that predicted latencies may reach.
-        kind: Number of the kind that scales.
+        margin: Share of the limits that predicted latencies may reach, such as 0.8.
+        kind: Number of the server kind that is scaled, from 0.
         least: Minimum number of servers of this kind.
         most: Maximum number of servers of this kind.
         interval_s: Seconds between decisions.
         window_s: Seconds over which the request rate is averaged.
         down_after_s: Seconds for which fewer servers must suffice before one stops.
-        tolerance: Relative difference from the current number of servers that is ignored.
+        tolerance: Relative difference between desired and current number of servers that is
+            ignored.
     """
 
     by: str
@@ -200,7 +201,7 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def _made(kind: type, value: object, what: str) -> Any:
-    """Build a dataclass of a fleet from keys and values; an error names the wrong key."""
+    """Build a ``Failure`` or ``Autoscaler`` from a fleet file's mapping; errors name the key."""
     given = dict(_mapping(value, what))
     _check_keys(given, kind, what)
     needed = [f.name for f in fields(kind) if f.name in ("at_s", "server", "by")]

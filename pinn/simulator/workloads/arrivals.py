@@ -55,7 +55,7 @@ class Stage:
 
 
 def check_requests(count: float, where: str = "a workload") -> None:
-    """Check the number of requests before any request is drawn.
+    """Check that a load does not have too many requests, before any of them is drawn.
 
     Raises:
         PinnError: If there are more than ``MOST_REQUESTS`` requests.
@@ -64,7 +64,7 @@ def check_requests(count: float, where: str = "a workload") -> None:
 
 
 def random_draws(seed: int) -> np.random.Generator:
-    """Return the random number generator of a workload.
+    """Return the random number generator of a workload with a given seed.
 
     Raises:
         PinnError: If the seed is negative.
@@ -86,7 +86,7 @@ def read_stages(
             durations. None for the file's own rates.
 
     Raises:
-        PinnError: If a stage sends nothing; the message has its number, counted from 0.
+        PinnError: If a stage sends no request; the message has the stage's number, from 0.
     """
     found = _stages(stages, where)
     if mean_rate_per_s is None:
@@ -206,8 +206,8 @@ def stage_starts(
 # Random prompt and output lengths from a distribution.
 
 _SHORTER = "shorten it"
-#: Names of parameters that must not be negative, and maximum values of parameters that could
-#: overflow.
+#: Names of distribution parameters that must not be negative, and maximum values of parameters
+#: that could cause an overflow.
 _NOT_NEGATIVE = frozenset({"std_dev", "sigma", "alpha", "xm", "mix_weight"})
 _MOST = {"mu": 50.0, "sigma": 50.0, "mean": 1e12, "std_dev": 1e12, "value": 1e12, "max": 1e12}
 
@@ -268,7 +268,7 @@ def draw_lengths(
 def _check_parameters(
     distribution: str, parameters: Mapping[str, float], needed: tuple[str, ...]
 ) -> None:
-    """Check the parameters of a distribution; a mean or a location may be negative."""
+    """Check the parameters of a length distribution; a mean or a location may be negative."""
     for name in needed:
         value, where = parameters[name], f"length distribution {distribution}: {name}"
         if not math.isfinite(value) or (name in _NOT_NEGATIVE and value < 0):

@@ -29,7 +29,7 @@ from pinn.units import MICROSECOND
 #: Columns of requests: arrival in s, prompt tokens, output tokens, prefix group (-1 for none),
 #: prefix tokens, client timeout in s.
 Requests = tuple[np.ndarray, ...]
-#: Number of tokens of a prefix group that names no length.
+#: Number of prefix tokens of a prefix group that names no length.
 DEFAULT_PREFIX_TOKENS = 50
 
 
@@ -140,7 +140,7 @@ class BlisClient(Strict):
 
     @property
     def prefix_tokens(self) -> int:
-        """Number of tokens of the client's prefix; BLIS's default for a group without a length."""
+        """Number of tokens of the client's prefix: BLIS's default if its group names no length."""
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
 
     @property
@@ -157,7 +157,10 @@ class BlisClient(Strict):
 def _sent(
     client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
-    """Return a client's requests in a time window; a window with its own lengths has no prefix."""
+    """Return a client's requests sent at ``moments`` in seconds, within one of its time windows.
+
+    A window with its own length distributions has no prefix.
+    """
     n = len(moments)
     own = window.input_distribution is not None or window.output_distribution is not None
     prefix = 0 if own else client.prefix_tokens
@@ -172,7 +175,7 @@ def _sent(
 
 
 _REMEDY = "remove the key, or give the load as a CSV trace"
-#: BLIS key at any depth whose load is not simulated -> reason and remedy.
+#: Key at any depth of a BLIS file whose load cannot be simulated -> reason and remedy.
 _UNSERVED = {
     "servegen_data": "the load is in further files, which pinn does not read",
     "cohorts": "write the members of cohorts as clients",
@@ -334,11 +337,11 @@ def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -
 def _stage_clients(
     load: _InferencePerf, path: Path, rate_per_s: float | None, rng: np.random.Generator
 ) -> list[Requests]:
-    """Return the requests of an inference-perf load as in BLIS: a client per user and prompt.
+    """Return the requests of an inference-perf load, with a client per system prompt and user.
 
-    With several stages, each stage is a Poisson process. In a single stage all clients send equal
-    numbers of requests, and the gaps of each client are stretched to end with the stage. The last
-    requests of all clients then arrive at once.
+    As in BLIS, each of several stages is a Poisson process. In a single stage, all clients send
+    equal numbers of requests, and the gaps of each client are stretched to end with the stage, so
+    that the last requests of all clients arrive at once.
     """
     shared = load.shared_prefix
     users, tokens = shared.num_users_per_system_prompt, shared.system_prompt_len

@@ -15,13 +15,13 @@ from jaxtyping import Float, Int
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals
 
-#: Function that draws lengths in tokens, from their mean and their number.
+#: Function that draws random lengths in tokens, given their mean and their number.
 DrawLengths = Callable[[int, int], Int[np.ndarray, " n"]]
 
 
 @dataclass(frozen=True)
 class ConversationShape:
-    """Distribution of lengths and pauses that all conversations of a load share.
+    """Turns, lengths and pauses of conversations; all conversations of a load have the same shape.
 
     Attributes:
         turns: Number of prompts that a user types in each conversation.
@@ -88,14 +88,14 @@ def converse(
     draw: DrawLengths,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Return the columns of a workload of conversations.
+    """Return column name -> values of a workload of conversations.
 
     Args:
-        shape: Shape of each conversation.
-        offset_s: Seconds from the opening of the stage to the begin of each conversation.
+        shape: Number of turns, lengths and pauses of each conversation.
+        offset_s: Seconds from the opening of the stage to the start of each conversation.
         stage: Load stage of each conversation.
-        draw: Function that draws lengths, from their mean and their number.
-        rng: Random generator of the pauses.
+        draw: Function that draws random lengths, given their mean and their number.
+        rng: Random number generator of the pauses.
     """
     count, each = len(offset_s), shape.requests
     arrivals.check_requests(count * each, "conversations x requests of each")

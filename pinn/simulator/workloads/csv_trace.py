@@ -16,8 +16,8 @@ If a file has other names for arrival, prompt or output, the columns in :data:`O
 accepted. Azure's traces of 2023 and 2024 (github.com/Azure/AzurePublicDataset) have the columns
 ``TIMESTAMP,ContextTokens,GeneratedTokens``. BurstGPT's traces (github.com/HPMLL/BurstGPT) have
 ``Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type``;
-their times are seconds, and failed requests have a response of 0 tokens. In such files, rows that
-are no requests are refused and counted. In all other files, such a row is an error.
+their times are seconds, and failed requests have a response of 0 tokens. In files with other names,
+rows that are no requests are refused and counted. In all other files, such a row is an error.
 """
 
 import math
@@ -46,7 +46,7 @@ _OUTPUT = "output_tokens"
 _OTHERS = (_OUTPUT, "think_time_s", "timeout_s", "deadline_us", "transferred_tokens")
 _READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
-#: Column -> alternative names, in lower case with underscores.
+#: Meaning of a column -> other names that files give it, in lower case with underscores.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "the arrival time": (
         "timestamp", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "request_time",
@@ -122,7 +122,10 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
 def _arrivals(
     columns: "_Columns", arrival: np.ndarray, later: np.ndarray, clock: str
 ) -> Float[np.ndarray, " n"]:
-    """Return each request's sending time in seconds; a waiting round has its previous round's."""
+    """Return each request's sending time in seconds, by which requests are sorted.
+
+    A round that waits for the previous answer gets the sending time of the previous round.
+    """
     columns.refuse(np.isnan(arrival) & (later < 0), lambda _: f"{clock} is missing")
     for i in np.flatnonzero(later >= 0).tolist():
         arrival[i] = arrival[later[i]]
@@ -172,7 +175,10 @@ class _Columns:
         return self._drop(foreign)
 
     def _other(self, role: str, own: Sequence[str]) -> str | None:
-        """Return the column that replaces missing column ``role``; None if it is not missing."""
+        """Return the name of the file's column for a role, such as the arrival time.
+
+        Return None if the file uses a name of the simple format (``own``), or has no such column.
+        """
         if any(name in self.names for name in own):
             return None
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
@@ -198,7 +204,7 @@ class _Columns:
         return [_scaled(cell, unit) for cell in cells]
 
     def _drop(self, foreign: Mapping[str, str]) -> Reading:
-        """Drop rows that are no requests by the renamed columns, and count them by reason."""
+        """Drop rows whose renamed columns describe no request, and count them by reason."""
         rows, kept = len(self), np.full(len(self), True)
         refused: Counter[str] = Counter()
         for own, name in foreign.items():
@@ -241,7 +247,7 @@ class _Columns:
         return np.array([self._number(i, text, name, default) for i, text in enumerate(column)])
 
     def whole(self, name: str, default: int | None = None) -> np.ndarray:
-        """Return a column of whole numbers, at least 0."""
+        """Return a column of whole numbers of at least 0, such as tokens; others are errors."""
         found = self.numbers(name, default)
         bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
         rule = f"expected a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
@@ -293,7 +299,7 @@ def _own_names(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def _unit(name: str) -> tuple[str, float | None]:
-    """Return a column's name without its unit, and the unit in seconds."""
+    """Return a column's name without its unit, and the unit in seconds; None without a unit."""
     plain, _, ending = _plain(name).rpartition("_")
     return (plain, _ENDINGS[ending]) if ending in _ENDINGS else (_plain(name), None)
 
@@ -312,7 +318,7 @@ def _scaled(cell: str, unit: float) -> str:
 
 
 def _moment_s(cell: str) -> str:
-    """Return a date with time as the text of its seconds since 1970; empty for other text."""
+    """Return the seconds since 1970 of a date with time, as text; empty for any other text."""
     found = _MOMENT.match(cell)
     if found is None:
         return ""

@@ -11,7 +11,7 @@ from pinn.simulator.workloads.workload import Workload
 #: Maximum number of different shared prefixes, so that concurrent requests mostly have distinct
 #: prefixes; and minimum number of requests per prefix, since the first one finds nothing cached.
 _BEGINNINGS, _REQUESTS_OF_EACH = 16, 20
-#: Number of bisection steps to find the shared part of a prompt.
+#: Number of bisection steps to find the share of each prompt that yields the hit rate.
 _HALVINGS = 40
 
 
@@ -55,7 +55,7 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
 
 
 def _longest_before(prompt: Int[np.ndarray, " n"], groups: int) -> Int[np.ndarray, " n"]:
-    """Return, per request, the longest earlier prompt of its group in tokens; -1 if none."""
+    """Return, per request, the earlier request of its group with the longest prompt; -1 if none."""
     donor = np.full(len(prompt), -1)
     for group in range(groups):
         mine = np.arange(group, len(prompt), groups)

@@ -123,7 +123,7 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return a TraceV2 header's CSV file: with the same name, or else the folder's only one."""
+    """Return the CSV file of a TraceV2 header: of the same name, or the only one of the folder."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
@@ -146,7 +146,7 @@ _LENGTHS = "--input-len 1024 --output-len 256"
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """Flags for a load of requests with equal length distributions, without the rate."""
+    """Flags for a load of random requests, except its rate; all have one length distribution."""
 
     PANEL: ClassVar[str] = "Load without --workload; accepts options of 'vllm bench serve', too"
 
@@ -326,7 +326,7 @@ class LoadFlags:
     def _alone(
         self, offset: np.ndarray, rng: np.random.Generator, media_tokens: int
     ) -> dict[str, Any]:
-        """Return column name -> values of a workload of single requests, without conversations."""
+        """Return column name -> values of a workload of single requests, not conversations."""
         count = len(offset)
         prompt = self.prefix_len + media_tokens + self._lengths(self.input_len or 0, count, rng)
         output = self._lengths(self.output_len or 0, count, rng)
@@ -350,7 +350,7 @@ class LoadFlags:
         return converse(shape, offset, np.zeros(len(offset), np.int64), draw, rng)
 
     def _shape(self) -> ConversationShape | None:
-        """Return lengths and pauses of conversations; None for single requests."""
+        """Return turns, lengths and pauses of conversations; None for single requests."""
         later = ("turn_len", "think_time", "tool_calls", "tool_len", "tool_delay")
         given = [name for name in later if name in self.given]
         if self.turns is None and not given:
@@ -457,7 +457,7 @@ class Load:
 
     @property
     def words(self) -> list[str]:
-        """Load as command-line arguments, without the rate."""
+        """Load as command-line arguments, without its rate."""
         given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
         words = [] if self.path is None else ["--workload", str(self.path)]
         words += [word for name, v in given.items() for word in (known[name], exact(v))]

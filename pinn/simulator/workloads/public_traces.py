@@ -35,7 +35,8 @@ _HASHED_TOKENS = 512
 #: UTF-8 bytes per token, by OpenAI's rule of thumb of four English characters per token.
 _TOKEN_BYTES = 4
 _NOTE = f"Lengths are estimated, with one token for {_TOKEN_BYTES} bytes of text"
-#: Keys of an entry's messages, of a message's role and of its text, and the names of the roles.
+#: Possible keys of an entry's list of messages, of a message's role and of its text, and below them
+#: possible names of the model's role.
 _LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
     "value", "content",
 )  # fmt: skip
@@ -149,7 +150,7 @@ def _chain(first: Json, entries: Iterator[Json]) -> Iterator[Any]:
 
 
 def _mooncake_fault(entry: Any) -> str | None:
-    """Return the reason why an entry is no request; None if it is a request."""
+    """Return the reason why an entry of a Mooncake trace is no request; None if it is one."""
     if not isinstance(entry, Mapping):
         return "no mapping"
     if not is_finite(entry.get("timestamp")) or entry["timestamp"] < 0:
@@ -167,7 +168,10 @@ def _mooncake_fault(entry: Any) -> str | None:
 
 
 def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per prompt, the first request with the longest shared prefix, and its length."""
+    """Return, per prompt, the earlier request with the longest shared prefix, and its tokens.
+
+    The request is -1 if no earlier prompt shares a prefix. Only whole hashed blocks are compared.
+    """
     donor, shared = np.full((2, len(hashes)), -1, np.int64)
     known: dict[tuple[int, int], tuple[int, int]] = {}  # (parent node, hash) -> (node, request)
     for r, ids in enumerate(hashes):
@@ -213,7 +217,11 @@ def _read_conversations(
 
 
 def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
-    """Return (prompt, output, history) tokens of each answer, or the reason why there is none."""
+    """Return (prompt, output, history) tokens of each answer of a conversation.
+
+    The history is the previous prompt and answer, which the prompt repeats. Return the reason as
+    text if there is no answer.
+    """
     messages = next((entry[k] for k in _LISTS if k in entry), None) if _is_map(entry) else None
     if not isinstance(messages, list) or not all(_is_map(each) for each in messages):
         return "without messages"
@@ -234,7 +242,7 @@ def _is_map(value: object) -> bool:
 
 
 def _tokens(text: object) -> int:
-    """Estimate the number of tokens of a message, from its text parts only."""
+    """Estimate the number of tokens of a message from its text; images and other parts count 0."""
     if isinstance(text, list):
         return sum(_tokens(part.get("text")) for part in text if isinstance(part, Mapping))
     return -(-len(text.encode(errors="replace")) // _TOKEN_BYTES) if isinstance(text, str) else 0

@@ -66,7 +66,10 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
 
 
 def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workload:
-    """Return a load without times whose requests, or conversations, begin at a mean rate."""
+    """Return a load without times with random (Poisson) starts, at a mean rate of requests.
+
+    Only single requests and first turns get a start; later turns wait for the previous answer.
+    """
     starts, offset_s = workload.starts, workload.offset_s.copy()
     count = int(starts.sum())
     rng = arrivals.random_draws(seed)
@@ -78,8 +81,8 @@ def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workloa
 def repeated(workload: Workload, count: int) -> Workload:
     """Return a load of ``count`` requests, which repeats the given load as often as needed.
 
-    Each repetition begins when the next request would be due on average. Prompts share tokens only
-    within a repetition.
+    Each repetition begins when the next request would be due at the mean rate. Prompts share tokens
+    only within a repetition.
 
     Raises:
         PinnError: If there are too many requests, or the load has no rate.
@@ -136,7 +139,7 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
 
 
 def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
-    """Return the seconds at which conversations and single requests are due, without waiting."""
+    """Return when each single request or first turn is due, in seconds, as if no stage waited."""
     starts_s = workload.stage_starts_s
     if workload.stages_wait:
         offset_s = np.where(workload.starts, workload.offset_s, 0.0)
@@ -147,9 +150,10 @@ def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
 def _shared_among(
     donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each kept request's donor among kept requests, and their number of shared tokens.
+    """Return each request's donor among kept requests, and how many first tokens they share.
 
-    Each dropped donor is replaced by the kept request that shares the most of its first tokens.
+    A request's donor is an earlier request with the same first tokens. A dropped donor is replaced
+    by the kept request that shares the most of its first tokens.
     """
     new_donor, stand_in = np.full((2, len(donor)), -1, np.int64)
     new_shared, tokens = np.zeros((2, len(donor)), np.int64)

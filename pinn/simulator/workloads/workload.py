@@ -118,7 +118,7 @@ class Workload:
         warmup_s: Earliest time at which the measurement begins, in seconds.
         hit_rate: Requested prefix cache hit rate, as a share of prompt tokens; None if not
             requested.
-        reading: Counts of rows read and refused; None if all rows are sent.
+        reading: Counts of rows that were read from a file and refused; None if all rows are sent.
         timed: Whether the source has times; if not, all requests or conversations begin at once.
     """
 
@@ -379,7 +379,7 @@ class PromptGroups:
         groups: Number of groups.
         prompts_per_group: Number of prompts in each group.
         shared_tokens: Tokens of a group's shared prefix.
-        question_tokens: Further tokens of each prompt.
+        question_tokens: Further tokens of each prompt, which are its own.
         length_range: Minimum and maximum multiple of the nominal length, uniform in between.
             Tokenizing the text again yields 2 to 5 % more tokens than the nominal length.
     """
@@ -419,7 +419,7 @@ def shared_prefix(
     """Return a load that sends a fixed set of prompts repeatedly, in one shuffled order.
 
     Prompts of a group share their first tokens, and each prompt repeats. With prefix caching only
-    its first use needs a prefill.
+    the first use of a prompt needs a prefill.
 
     Args:
         stages: Load stages, one after the other.

@@ -56,8 +56,8 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
     """Validate values against a pydantic model.
 
     Raises:
-        PinnError: If a value is invalid; the message names the first such place, the expected value
-            and a remedy.
+        PinnError: If a value is invalid; the message names the place of the first invalid value,
+            the expected value and a remedy.
     """
     try:
         return model.model_validate(values)
