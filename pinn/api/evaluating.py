@@ -162,7 +162,7 @@ def evaluate_coefficients(
 
     Args:
         file: File of ``pinn calibrate`` or of ``Prediction.save``.
-        observations: Folder that ``pinn ingest`` wrote.
+        observations: Folder that ``pinn ingest`` wrote from measurements of the same server.
         **given: Flags of the engine's scheduler that differ from the defaults.
 
     Raises:

@@ -130,7 +130,7 @@ def export_llm_d(
 
 
 def _folders(out: str | Path, lines: Sequence[str], said: str) -> Written:
-    """Return the result of an export that wrote one folder per configuration."""
+    """Return the result of an export that wrote a folder for each configuration."""
     return Written(Path(out), (*lines, *said.splitlines()))
 
 

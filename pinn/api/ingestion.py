@@ -36,7 +36,7 @@ class Ingested:
     left_out: int = 0
 
     def names(self) -> list[str]:
-        """Names of the tables that have rows."""
+        """Names of the ingested tables that have rows."""
         listed = trace_tables.read_trace_tables(self.folder).manifest["tables"]
         return [name for name, table in listed.items() if table.get("rows")]
 

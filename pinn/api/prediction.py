@@ -197,7 +197,7 @@ def arrow_table(
 
 
 def _texts(batch: object) -> list[str]:
-    """Return the texts of one or several batches as a list.
+    """Return one or several batches, given as text, as a list of texts.
 
     Raises:
         PinnError: If a batch is not a text.

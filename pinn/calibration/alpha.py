@@ -69,11 +69,13 @@ class AlphaCalibration:
         prior: Alpha and beta before the fit to journeys, with beta calibrated to step times.
         posterior: Alpha and beta after the fit to journeys.
         taught: Whether each alpha was fitted to journeys, ``[n alphas]``.
-        waits: Phase -> share of the step in flight that was fitted together with alpha.
+        waits: Phase -> share of the running step that requests wait for in this phase, fitted
+            together with alpha.
         errors: Errors of each phase's predicted seconds, see :func:`phase_errors`.
-        verdicts: Change in error on held-out later requests, of each phase whose fit was kept.
-        worse: Change in error on held-out later requests, of each phase whose fit was dropped
-            because its error grew.
+        verdicts: Change in error on later requests, which were held out, for each phase whose fit
+            is used.
+        worse: Change in error on later requests, which were held out, for each phase whose fit is
+            not used because its error grew.
     """
 
     prior: Prior
@@ -197,7 +199,7 @@ def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
 
 
 def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Prior:
-    """Return ``after`` with the coefficients of one phase replaced."""
+    """Return ``after`` with the coefficients of one phase replaced by its fitted ones."""
     mean, covariance = after.mean.copy(), after.covariance.copy()
     mean[at] = found.mean[at]
     covariance[at, :] = covariance[:, at] = 0.0
@@ -222,9 +224,10 @@ def phase_errors(
 
     Args:
         rows: Requests of a run with complete journeys.
-        before: Coefficients before the fit to journeys.
+        before: Coefficients before the fit to journeys, with beta calibrated to step times.
         calibrated: Alpha after the fit to journeys, in seconds per unit of a feature.
-        waits: Phase -> share of the step in flight that was fitted together with alpha.
+        waits: Phase -> share of the running step that requests wait for in this phase, fitted
+            together with alpha.
 
     Returns:
         Columns ``phase``, ``method`` (before, calibrated), ``n`` (requests), ``median_s`` (median

@@ -246,7 +246,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return metrics whose error grew on held-out loads, if the error of other metrics fell."""
+    """Return the metrics with a larger error on held-out loads, if other metrics improved."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -312,7 +312,7 @@ class _Simulation:
     noise: Float[np.ndarray, " n"]
 
     def simulate(self, coefficients: Vector) -> FigureRows:
-        """Return the runs' metrics, simulated with these coefficients."""
+        """Return the metrics of all runs, simulated with these coefficients."""
         return replace(self.served(coefficients=coefficients), noise=self.noise)
 
     def refit(self, rows: FigureRows, at: Vector) -> Vector:
@@ -328,7 +328,11 @@ class _Simulation:
 def fit_rows(
     prior: Prior, rows: FigureRows, at: Vector, keep: Bool[np.ndarray, " figures"] | slice = _ALL
 ) -> Posterior:
-    """Fit coefficients to the metrics chosen by ``keep``, simulated at the coefficients ``at``."""
+    """Fit coefficients to the metrics that ``keep`` selects.
+
+    The metrics were simulated with the coefficients ``at`` and are linear in the coefficients
+    around them.
+    """
     features = rows.features[keep]
     offset = rows.simulated[keep] - features @ at
     return posterior.fit_posterior(prior, features, rows.measured[keep], rows.noise[keep], offset)

@@ -37,9 +37,9 @@ class Intervals:
     """``n`` intervals of a trace between starts of steps, with the mean step of each interval.
 
     Attributes:
-        features: Step features, averaged over the steps of each interval. Of kernel launching and
-            GPU work, the one that is shorter by the coefficients before calibration has features of
-            0.
+        features: Step features, averaged over the steps of each interval. A step takes the longer
+            of kernel launching and GPU work according to the coefficients before calibration;
+            features of the other one are 0.
         seconds: Mean seconds per step of each interval.
         steps: Number of steps of each interval; 1 if start times of adjacent steps are known.
         row: Row number of each interval in the cycle table.
@@ -330,7 +330,10 @@ def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.
 def judge_likelihood(
     where: str, before: Errors, before_spread: Errors, after: Errors, after_spread: Errors
 ) -> Verdict:
-    """Return the change in mean log likelihood of log errors, given predicted deviations."""
+    """Return the change in mean log likelihood of measurements after the calibration.
+
+    The likelihood is that of the log errors, given the predicted standard deviations.
+    """
     gain = _log_density(after / after_spread) - np.log(after_spread)
     gain -= _log_density(before / before_spread) - np.log(before_spread)
     return Verdict(where, len(gain), float(gain.mean()), _standard_error(gain))
@@ -339,7 +342,7 @@ def judge_likelihood(
 def judgements(
     where: str, ratios: Sequence[Errors], spreads: Sequence[Errors], weight: Errors | float = 1.0
 ) -> list[Verdict]:
-    """Return the changes in error and in likelihood of the same held-out measurements.
+    """Return the changes in error and in likelihood of held-out measurements after calibration.
 
     Args:
         where: Name of the held-out data.

@@ -195,7 +195,7 @@ class StepCalibration(ServerCalibration):
     steps: MeasuredSteps
 
     def predictions(self) -> tuple[Rows, Rows]:
-        """Return each batch's predicted step time in seconds, before and after calibration."""
+        """Return the predicted step time of each batch in seconds, before and after calibration."""
         features = measured_features(self.steps, self.deployment, self.prior.beta)
         return features @ self.prior.mean, features @ self.posterior.mean
 
@@ -205,7 +205,8 @@ def measured_features(
 ) -> Float[np.ndarray, "batches coefficients"]:
     """Return the features of measured batches for all coefficients.
 
-    Of kernel launching and GPU work, the one that is shorter by ``beta`` has features of 0.
+    A step takes the longer of kernel launching and GPU work according to ``beta``; features of the
+    other one are 0.
     """
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
@@ -252,7 +253,7 @@ def _unexplained(
 
 
 def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
-    """Fit beta to measured step times; evaluate the fit with each fifth of the batches held out."""
+    """Fit beta to measured step times; also evaluate fits with a fifth of the batches held out."""
     features = measured_features(steps, deployment, prior.beta)
     fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
     held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()

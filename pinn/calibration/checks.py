@@ -194,7 +194,8 @@ def check_speed(
     the error on any held-out model, or if changing a single flag explains the difference.
 
     Args:
-        ratio: Function of a deployment that returns the median of measured over predicted times.
+        ratio: Function of a deployment that returns the median ratio of measured to predicted
+            times.
         deployment: Deployment as the user gave it.
         what: Subject and verb of the finding, such as ``steps take``.
     """

@@ -250,7 +250,10 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
 
 
 def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
-    """Return a function of a deployment that returns the median of measured over simulated ITL."""
+    """Return a function that returns the median ratio of measured to simulated ITL.
+
+    Its argument is a deployment, such as a variant with one flag changed.
+    """
     names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s", "tpot_p50_s", "itl_p50_s")
     known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
     known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]

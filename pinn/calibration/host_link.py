@@ -26,7 +26,7 @@ class HostLink:
             transfers.
         latency_s: Fixed latency of one transfer, in seconds.
         latency_s_interval: 90 % interval of the latency, in seconds; None with too few transfers.
-        transfers: Number of transfers that were fitted.
+        transfers: Number of KV transfers that the link was fitted to.
         gigabytes: Total size of these transfers, in units of 1e9 bytes.
     """
 

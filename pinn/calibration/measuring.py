@@ -165,7 +165,8 @@ def deployment_limits(deployment: Deployment) -> Limits:
 def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta) -> Features:
     """Return the step features of batches.
 
-    Of kernel launching and GPU work, the one that is shorter by ``beta`` has features of 0.
+    A step takes the longer of kernel launching and GPU work according to ``beta``; features of the
+    other one are 0.
     """
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",

@@ -81,7 +81,7 @@ Vector = Float[np.ndarray, " coefficients"]
 
 @dataclass(frozen=True)
 class Prior(Gaussian):
-    """Gaussian of the coefficients before a calibration, in the order of ``NAMES``.
+    """Gaussian distribution of the coefficients before a calibration, in the order of ``NAMES``.
 
     Coefficients are seconds per unit of a feature, or multipliers.
     """
@@ -128,8 +128,8 @@ class KnownSteps:
     """Steps whose times are known before calibration, with a relative uncertainty.
 
     Attributes:
-        features: Features of each step. Of kernel launching and GPU work, the shorter one has
-            features of 0.
+        features: Features of each step. A step takes the longer of kernel launching and GPU work;
+            features of the other one are 0.
         spread: Relative standard deviation of each step's time.
     """
 

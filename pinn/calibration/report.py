@@ -70,11 +70,11 @@ class CalibratedServer:
         return None
 
     def to_json(self) -> dict[str, object]:
-        """Return the content of the coefficient file, which every ``coefficients=`` accepts."""
+        """Return the coefficient file's content, which ``coefficients=`` of functions accepts."""
         return dict(set_to_json(self.fit.coefficients))
 
     def save(self, path: str | Path) -> None:
-        """Write the coefficient file, which every ``coefficients=`` accepts.
+        """Write the coefficient file, which ``coefficients=`` of functions accepts.
 
         Raises:
             PinnError: If the held-out error did not improve, or the error of a metric is large and

@@ -64,8 +64,9 @@ class RequestRows:
         features: Features of each request, in the order of ``REQUEST_FEATURES``.
         waits: Phase -> duration in seconds of the step for part of which the phase waits: the step
             in flight at the arrival (0 if none ran), or the step before the first token.
-        own_steps: Summed step features of the steps that compute each prompt; 0 if unknown. Of
-            kernel launching and GPU work, the shorter one by beta has features of 0.
+        own_steps: Summed step features of the steps that compute each prompt; 0 if unknown. A step
+            takes the longer of kernel launching and GPU work according to beta; features of the
+            other one are 0.
         targets: Phase -> measured seconds; NaN if a time is missing or not usable.
         part: Index into ``PARTS``: the part of the run's time in which each request arrived.
         met_queue: Whether each request had to queue: the next scheduled step did not include it.
@@ -170,7 +171,8 @@ class _Steps:
     ) -> tuple[Float[np.ndarray, "steps step_features"], Float[np.ndarray, " steps"]]:
         """Return the features and decode counts of steps; NaN if a step's batch is unknown.
 
-        Of kernel launching and GPU work, the one that is shorter by beta has features of 0.
+        A step takes the longer of kernel launching and GPU work according to beta; features of the
+        other one are 0.
         """
         sums, known = self.batches.at(segment, step)
         waited_for = overlapped(step_features(self.costs, sums), self.beta)

@@ -163,7 +163,7 @@ def _memory_columns(
 ) -> dict[str, Column]:
     """Return the columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``.
 
-    Rows that differ only in the tensor-parallel size share one computation.
+    Rows that differ only in the tensor-parallel size share one computation of memory.
     """
     alike: dict[tuple[object, ...], dict[int, kv_cache.MemoryFit]] = {}
     smallest: dict[tuple[object, ...], int | None] = {}

@@ -41,7 +41,7 @@ def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObj
 
 
 def engine_release(deployment: Deployment) -> str:
-    """Return the engine release whose step times are exported, such as ``vllm 0.29.0``."""
+    """Return the engine release for which step times are exported, such as ``vllm 0.29.0``."""
     serving = deployment.serving
     return f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
 

@@ -101,7 +101,7 @@ def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip:
 
 
 def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: Path) -> list[str]:
-    """Write one configuration's folder, and return the lines to print about it."""
+    """Write the folder of one configuration, and return the lines to print about it."""
     latency, noise = latency_of(configured, row), find_noise(configured, row, settings)
     entries = seed_entries(latency, noise.half_widths, settings.entries, settings.seed)
     autoscaler = fit_autoscaler(latency)
@@ -160,7 +160,7 @@ def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Nois
 
 
 def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
-    """Return the coefficients in the file named ``source``; None if it has no posterior."""
+    """Return the coefficients in the file named ``source``; None without a file or posterior."""
     for path in files:
         if path.name == source:
             found = read_coefficient_set(path)

@@ -62,7 +62,7 @@ _IN_USE = (*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE)
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return median and mean errors (%) by model before and after calibration, and coverage."""
+    """Return errors (%) by model, before and after calibration, and coverage of intervals."""
     data = read_left_out()
     draws = list(all_draws(data))
     search = Search(data, draws)

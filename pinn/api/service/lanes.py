@@ -17,15 +17,15 @@ GRACE_S = 1.0
 
 
 class QueueFullError(Exception):
-    """Error of a request when too many other requests wait for a free worker process."""
+    """Error for a request that arrives while too many others wait for a free worker process."""
 
 
 class TooSlowError(Exception):
-    """Error of an answer that takes longer than the timeout."""
+    """Error for a request whose answer takes longer than the service's timeout."""
 
 
 class ProcessEndedError(Exception):
-    """Error of an answer whose process ended, for example for lack of memory."""
+    """Error for a request whose worker process ended, for example for lack of memory."""
 
 
 class Lane:
