@@ -1,4 +1,4 @@
-"""Time a plan: candidates of a 70B model under 10,000 requests.
+"""Time the search for a plan: servers of a 70B model for a load of 10,000 requests.
 
 python scripts/bench_plan.py [--workers 2] [--load-s 833] [--candidates FILE]
 

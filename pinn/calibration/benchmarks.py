@@ -187,7 +187,7 @@ def _behind(figure: str) -> str:
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
 
 
-# Fit of coefficients to benchmarks: loads are simulated until batches and coefficients agree.
+# Limits of the fit: at most 7 simulations of each load, fewer if metrics change by less than 0.5 %.
 
 #: At most 7 simulations of each load. They end when metrics change by less than 0.5 %.
 _ROUNDS = estimate.Rounds(most=7, tolerance=0.005, whole=7, by_largest=True)

@@ -240,7 +240,10 @@ def fit_steps(
 def _unexplained(
     prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
 ) -> float:
-    """Return the relative standard deviation of unexplained error that maximizes the likelihood."""
+    """Return the most likely relative standard deviation of the unexplained step time error.
+
+    The unexplained error is the part of step times that no coefficient can fit.
+    """
     relative = features / seconds[:, None]
     residual = relative @ prior.mean - 1
     spread = relative @ prior.covariance @ relative.T

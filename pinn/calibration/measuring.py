@@ -105,10 +105,10 @@ Beta = Float[np.ndarray, " step_features"]
 
 @dataclass(frozen=True)
 class AskedLoad:
-    """Closed-loop load whose latencies are to be predicted.
+    """Closed-loop load whose latencies the measurement should help to predict.
 
     Attributes:
-        clients: Requests in flight.
+        clients: Number of clients, each with one request in flight.
         prompt: Tokens of each prompt.
         output: Tokens of each output.
     """

@@ -66,7 +66,7 @@ class KernelLaw:
     knee: float
 
     def seconds(self, deployment: Deployment, sums: BatchSums) -> Seconds:
-        """Return the law's step times of batches, in seconds."""
+        """Return the step times of batches by the law, in seconds."""
         columns = law_columns(deployment, sums, self.m_half, self.knee)
         return columns @ np.array([self.terms[name] for name in LEAST])
 
