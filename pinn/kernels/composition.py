@@ -359,7 +359,7 @@ def _exchanged(
 
 
 def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the sampler's call; its only size is its time at the GPU's memory bandwidth."""
+    """Yield the sampler's call; its size is measured seconds, scaled by the memory bandwidth."""
     costs = step_costs([deployment])
     yield Call("fp32", 1, (costs.sampled_step_s + batches.requests * costs.sampled_request_s,))
 

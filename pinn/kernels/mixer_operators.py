@@ -1,4 +1,4 @@
-"""Operators of recurrent and sparse mixers: their terms, measured kernels and fits."""
+"""Kernels of recurrent layers and sparse attention: time terms, measurements and linear fits."""
 
 from __future__ import annotations
 
@@ -24,43 +24,43 @@ from pinn.specs.mixers import CHUNK_TOKENS, GATED_DELTA, IndexerSpec
 from pinn.specs.model import CompressedAttentionSpec, LayerGroup
 from pinn.specs.precision import ACTIVATION_BYTES
 
-# Terms of the times of recurrent and sparse mixers' kernels, at the GPU's memory bandwidth and peak
-# FLOP/s.
+# Terms of the kernel times of recurrent layers and sparse attention, at the GPU's memory bandwidth
+# and peak FLOP/s.
 #
-# Each function gets the sizes of a table's rows and the GPUs' rates, all ``[rows]``, and returns
-# its terms in seconds. No term falls when requests, tokens or context grow, so a sum with
-# non-negative weights does not fall either.
+# Each function gets the sizes of measured kernels and their GPU's rates, all of shape ``[rows]``,
+# and returns its terms in seconds. No term falls when requests, tokens or context grow, so a sum
+# with non-negative weights does not fall either.
 
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
 
 #: Unit of the terms for launches, waves and chunks, so that fitted weights are of order one.
 LAUNCH_SECONDS = 1e-5
-#: Number of terms of the operator with the most terms, including the launch.
+#: Maximum number of terms of a kernel type, including the launch.
 MOST_TERMS = 16
-#: GLM-5's indexer, the only measured one (its config.json), and its number of heads in the tables,
-#: whose rows do not have these sizes.
+#: GLM-5's indexer, the only one in the tables (sizes from its config.json), and the number of
+#: attention heads measured with it. The tables' rows do not have these sizes.
 _INDEXER = IndexerSpec(top_k=2048, heads=32)
 TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 64}
-#: Key and value widths of DeepSeek-V2's latent space, and bytes of a cached key in SGLang's fp8
-#: layout (512 + 64 x 2 + 4 x 4 of scales).
+#: Sum of key and value width in MLA's latent space (DeepSeek-V2), and bytes of a cached key in
+#: SGLang's fp8 layout (512 + 64 x 2 + 4 x 4 of scales).
 _PAIR_WIDTH, _KEY_BYTES = 576 + 512, 656.0
-#: DeepSeek-V4's window in tokens, and the elements and bytes of one of its keys in vLLM.
+#: DeepSeek-V4's window in tokens, and the elements and the bytes of one cached key in vLLM.
 _WINDOW, _V4_WIDTH, _V4_BYTES = 128, 512, 584.0
-#: Residual streams per token, and bytes per element moved by both halves of a layer, which the
-#: tables measured together (``hc_mult`` and ``num_sites``).
+#: Residual streams per token, and bytes moved per element by both halves of a layer, which were
+#: measured together (columns ``hc_mult`` and ``num_sites``).
 _STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 
 def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of a decode's fp32 states: bytes in and beyond the cache, and waves."""
+    """Return time terms of decodes' fp32 recurrent states: bytes in and beyond L2 cache, waves."""
     heads = c["batch_size"] * c["num_v_heads"]
     moved = heads * c["head_k_dim"] * c["head_v_dim"] * 8.0
     return [*_beyond_cache(moved, gpu), *_waves(heads, gpu)]
 
 
 def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of a convolution: inputs and outputs, requests' last inputs, blocks."""
+    """Return time terms of a convolution: inputs and outputs, states, blocks, requests, tokens."""
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
     tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
@@ -78,7 +78,7 @@ def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of a chunked scan: FLOP, keys and values, states, serial chunks."""
+    """Return time terms of the gated delta net's scan: FLOP, keys and values, states, chunks."""
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)
@@ -98,18 +98,19 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of a decode's state update: bytes of states, 4 bytes per element.
+    """Return time terms of Mamba-2's state update in decodes: states in their format and in fp32.
 
-    Both terms are needed, because vLLM's kernel is hardly faster with states of two bytes.
+    Both terms are needed, because vLLM's kernel is hardly faster with states of two bytes per
+    element.
     """
     elements = c["batch_size"] * c["num_v_heads"] * c["head_k_dim"] * c["head_v_dim"]
     return [elements * 2 * c["state"] / gpu["bandwidth"], elements * 8.0 / gpu["bandwidth"]]
 
 
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of a chunked state scan: FLOP, inputs, states, and chunks in sequence.
+    """Return time terms of Mamba-2's chunked scan: FLOP, inputs, states, and chunks in sequence.
 
-    The state of a chunk is written and read in fp32, then written and read in the engine's format.
+    Each chunk's state is written and read in fp32, then written and read in the engine's format.
     """
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], c["chunk_size"]
@@ -128,7 +129,7 @@ def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of fp8 index scores: FLOP, keys read, scores written, tiles."""
+    """Return time terms of scoring keys in fp8: FLOP, bytes of keys and of scores, tiles."""
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     pairs, square = queries * length, queries * (c["step"] + c["isl"])
     keys = c["batch_size"] * (c["step"] + c["isl"]) * _INDEXER.key_bytes
@@ -151,9 +152,10 @@ def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of selecting keys: scores read, indices written, and blocks of queries.
+    """Return time terms of selecting the top-k keys: scores read, indices written, query blocks.
 
-    Two blocks share an SM. Scores beyond the cache, and rows longer than 16,384, take longer.
+    Two thread blocks share an SM. Scores that exceed the L2 cache, and rows of more than 16,384
+    scores, take longer.
     """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     waves, pairs = np.ceil(queries / gpu["sms"]), np.ceil(queries / gpu["sms"] / 2)
@@ -179,7 +181,7 @@ def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of sparse attention: FLOP and keys of pairs, queries, outputs."""
+    """Return time terms of attention to selected keys: FLOP, bytes of keys and queries, waves."""
     queries = c["batch_size"] * c["isl"]
     pairs = c["batch_size"] * (_reached(c, c["step"] + c["isl"]) - _reached(c, c["step"]))
     flop_per_pair = 2.0 * c["heads"] * _PAIR_WIDTH
@@ -194,11 +196,11 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of DeepSeek-V4's attention without projections: FLOP, keys, launches.
+    """Return time terms of DeepSeek-V4's attention without projections: FLOP, keys, launches.
 
-    Constant launches depend on whether there are heads, a context beyond the window, and prompts.
-    Other launches grow with an indexer's scores (with a separate term between its top-k and 2,048
-    keys), with requests, and with queries.
+    Some launches are constant: for 64 heads, for a context beyond the window, and for prompts.
+    Other launches grow with the scores of an indexer (with a separate term between its top-k and
+    2,048 keys), with requests, and with queries.
     """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     keys, picks, blocks = length / ratio, c["index_heads"] > 0, queries / gpu["sms"]
@@ -214,19 +216,19 @@ def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def streams(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the time terms of residual streams: bytes in and beyond the cache, token waves."""
+    """Return time terms of mixing residual streams: bytes in and beyond the L2 cache, waves."""
     moved = c["batch_size"] * c["hidden_size"] * _STREAMS * _BOTH_BYTES
     return [*_beyond_cache(moved, gpu), *_waves(c["batch_size"], gpu)]
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return the seconds to move all bytes, bytes beyond the cache, and beyond four caches."""
+    """Return the seconds to move all bytes, those beyond the L2 cache, and beyond four times it."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
 
 def _waves(blocks: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return thread blocks per SM, and the same number rounded up to whole waves."""
+    """Return time terms of thread blocks per SM: their number, and it rounded up to whole waves."""
     per_sm = blocks / gpu["sms"]
     return [per_sm * LAUNCH_SECONDS, np.ceil(per_sm) * LAUNCH_SECONDS]
 
@@ -237,46 +239,48 @@ def _mean_keys(c: Columns) -> np.ndarray:
 
 
 def _reached(c: Columns, tokens: np.ndarray) -> np.ndarray:
-    """Return the pairs of a sequence's first ``tokens`` tokens, each with its last top-k tokens."""
+    """Return the (query, key) pairs of a sequence's first tokens; a query sees up to top-k keys."""
     near = np.minimum(tokens, c["top_k"])
     return near * (near + 1) / 2 + np.maximum(tokens - near, 0) * c["top_k"]
 
 
-# Measured kernels of recurrent and sparse mixers, and roofline fits of them.
+# Measured kernels of recurrent layers and sparse attention, and linear fits to their times.
 #
-# ``data/kernels/mixer_operators.csv`` specifies for each operator its file, kernel, columns of a
-# shape, and terms. The time of an operator is a non-negative sum of these terms. A network is not
-# needed: the kernels stream states or keys, and such sums have an error of a few percent on
-# held-out shapes. No term falls when requests, tokens or context grow, so the fit does not fall
-# either.
+# ``data/kernels/mixer_operators.csv`` has for each kernel type its file, its kernel, the columns of
+# a shape, and the terms of its time. The time is a sum of these terms with non-negative weights. A
+# network is not needed: the kernels stream states or keys, and such sums have an error of a few
+# percent on held-out shapes. No term falls when requests, tokens or context grow, so the fit does
+# not fall either.
 #
-# Mamba-2's convolutions are TensorRT-LLM's. Its scan and update are vLLM 0.15.1's, measured on an
-# H100 SXM with PyTorch 2.11 and Triton 3.6 (``scripts/time_mamba.py``). No table has Mamba-1 or
-# Lightning Attention.
+# Mamba-2's convolutions are TensorRT-LLM's kernels. Its scan and update are vLLM 0.15.1's kernels,
+# measured on an H100 SXM with PyTorch 2.11 and Triton 3.6 (``scripts/time_mamba.py``). Mamba-1 and
+# Lightning Attention were not measured.
 
 Terms = Float[np.ndarray, "rows terms"]
-#: Model whose modules were measured for DeepSeek-V4's attention.
+#: Model whose attention modules are the measured ones of DeepSeek-V4.
 _FLASH = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
 @dataclass(frozen=True)
 class MixerOperator:
-    """Description of one operator in the tables of recurrent and sparse mixers.
+    """One kernel type of recurrent layers or sparse attention, in the tables of measured kernels.
 
     Attributes:
-        name: Name of the operator in error tables.
-        kind: Folder of the tables; ``timed`` has the project's own measurements.
+        name: Name of the kernel type in error tables.
+        kind: Folder of its tables; ``timed`` for the measurements of this project.
         backend: Engine whose kernels were measured.
         version: Version of that engine.
-        columns: Sizes that are read, by the table's names.
+        columns: Sizes that are read, as the table names them.
         group: Columns that define a shape; held-out errors hold out whole shapes.
         file: Name of the table without suffix.
-        kernel: Prefix of the kernels' names.
+        kernel: Prefix of the names of the kernels in used rows.
         where: Column and value that select rows; empty for all rows.
-        terms: Function of (sizes, GPU) that returns the terms in seconds.
-        constants: Sizes that are not columns of the table.
-        included: Function of (rows, GPU, products) that returns the measured seconds that other
-            parts of a step already count; None if there are none.
+        terms: Function of (sizes, GPU's rates) that returns the terms of the kernel's time, in
+            seconds.
+        constants: Sizes with one value in all rows, which are not columns of the table.
+        included: Function of (rows, GPU, time of matrix products) that returns the part of the
+            measured seconds that other parts of a step already count; None if there is no such
+            part.
     """
 
     name: str
@@ -294,7 +298,7 @@ class MixerOperator:
 
 
 def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
-    """Return the seconds of the multiplications in the measured mixer, for each row's heads."""
+    """Return the seconds of the matrix products in the measured attention, for each row's heads."""
     model, tokens = load_model(_FLASH), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
@@ -308,7 +312,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the seconds to move residual streams, which a step counts with small kernels."""
+    """Return the seconds to move residual streams, which a step counts with its small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -323,14 +327,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Return the function in a cell of the operators' table: a name and its first arguments."""
+    """Return the function in a cell of ``mixer_operators.csv``: a name, then leading arguments."""
     name, *numbers = text.split()
     return partial(_FUNCTIONS[name], *map(int, numbers))
 
 
 @cache
 def timed_operators() -> dict[str, MixerOperator]:
-    """Return the operators of ``data/kernels/mixer_operators.csv`` by name."""
+    """Return the kernel types of ``data/kernels/mixer_operators.csv`` by name."""
     found = {}
     for row in read_rows(data_folder("kernels") / "mixer_operators.csv"):
         constants = (text.split("=") for text in row["constants"].split())
@@ -347,7 +351,7 @@ def timed_operators() -> dict[str, MixerOperator]:
     return found
 
 
-#: Name of a size in this module, by its name in the tables of Mamba-2 and of DeepSeek-V4.
+#: Names of sizes in this module, by their names in the tables of Mamba-2 and DeepSeek-V4.
 _NAMES = {
     "n_groups": "num_k_heads", "d_state": "head_k_dim", "nheads": "num_v_heads",
     "head_dim": "head_v_dim", "num_heads": "heads", "num_tokens": "batch_size",
@@ -355,16 +359,16 @@ _NAMES = {
 
 
 def read_mixer_kernels(operator: MixerOperator, gpus: Gpus, systems: Path | None = None) -> Read:
-    """Read an operator's measured rows on all GPUs whose system has its table.
+    """Read the measured rows of a kernel type on all GPUs that have its table.
 
     Args:
-        operator: Operator of ``timed_operators``.
+        operator: Kernel type of ``timed_operators``.
         gpus: Datasheets by system name.
         systems: Folder of the tables; None for the tables of the installed package.
 
     Returns:
-        Table with columns gpu, seconds and the sizes (heads have linear attention's names), and
-        reports on the files.
+        Table with columns gpu, seconds and the sizes (Mamba-2's heads are named as in linear
+        attention), and reports on the files.
 
     Raises:
         PinnError: If a column is missing.
@@ -398,14 +402,14 @@ def _elsewhere(operator: MixerOperator) -> Rules:
 def read_all_mixers(
     gpus: Gpus, systems: Path | None = None
 ) -> tuple[dict[str, pd.DataFrame], tuple[ReadReport, ...]]:
-    """Read the measured rows of all operators on the given GPUs, by operator name."""
+    """Read the measured rows of all kernel types on the given GPUs, by name of the type."""
     found = {o.name: read_mixer_kernels(o, gpus, systems) for o in timed_operators().values()}
     tables = {name: rows for name, (rows, _) in found.items() if len(rows)}
     return tables, tuple(report for _, reports in found.values() for report in reports)
 
 
 def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
-    """Read a table of the project's own measurements, whose file is named after its system."""
+    """Read one of this project's measured tables, whose file name ends in the GPU's system."""
     path = data_folder("kernels") / f"{operator.file}.csv"
     system = operator.file.removeprefix("mamba2_")
     table = pd.read_csv(path).rename(columns=_NAMES)
@@ -417,12 +421,12 @@ def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
 
 
 def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> Terms:
-    """Return the time terms of rows in seconds, ``[rows, terms]``; the first is a launch.
+    """Return the terms of each row's time in seconds, ``[rows, terms]``; the first is a launch.
 
     Args:
-        operator: Operator of ``timed_operators``.
-        rows: Rows as :func:`read_mixer_kernels` returns them. Rows of an indexer may have other
-            ``TIMED_SIZES``.
+        operator: Kernel type of ``timed_operators``.
+        rows: Rows as :func:`read_mixer_kernels` returns them. Rows of an indexer may have columns
+            that replace ``TIMED_SIZES``.
         gpus: Datasheets by the name in the ``gpu`` column.
     """
     names = [_NAMES.get(name, name) for name in operator.columns]
@@ -443,24 +447,25 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
     return np.stack([np.full(len(rows), LAUNCH_SECONDS), *operator.terms(sizes, gpu)], axis=1)
 
 
-# Fitted times of recurrent and sparse mixers, by operator and GPU.
+# Fitted times of recurrent layers and sparse attention, by kernel type and GPU.
 
-#: Names of the sizes of recurrent mixers' kernels, and of indexers' kernels, in the tables.
+#: Names of the sizes of recurrent layers' kernels, and of kernels of sparse attention and its
+#: indexers, in the tables.
 RECURRENT_SIZES = (
     "batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim",
     "chunk_size", "state",
 )  # fmt: skip
 INDEXED_SIZES = ("batch_size", "isl", "step", "index_heads", "heads", "top_k")
-#: Names under which the measured shapes of recurrent mixers and of indexers are stored.
+#: Names under which the measured shapes of recurrent layers and of sparse attention are stored.
 RECURRENT, SPARSE = "recurrent", "sparse"
 
 
 @dataclass(frozen=True)
 class MixerFits:
-    """Fitted weights of the terms of each operator in ``timed_operators``.
+    """Fitted weights of the time terms of each kernel type in ``timed_operators``.
 
     Attributes:
-        weights: Weights by ``(operator, chip)``, padded with zeros to ``MOST_TERMS``. Chip ``*``
+        weights: Weights by ``(kernel type, chip)``, padded with zeros to ``MOST_TERMS``. Chip ``*``
             pools all GPUs, which is possible because the terms include the GPU's rates.
     """
 
@@ -468,12 +473,12 @@ class MixerFits:
 
     @staticmethod
     def fit(tables: Mapping[str, pd.DataFrame], gpus: Gpus, products: Products) -> MixerFits:
-        """Fit the weights of every operator that has rows, per GPU and over all GPUs.
+        """Fit the weights of every kernel type that has rows, per GPU and over all GPUs.
 
         Args:
-            tables: Rows of each operator, as ``read_mixer_kernels`` returns them.
+            tables: Rows of each kernel type, as ``read_mixer_kernels`` returns them.
             gpus: Datasheets by the names in the rows.
-            products: Function that returns the seconds of multiplications, such as
+            products: Function that returns the seconds of matrix products, such as
                 ``OperatorSurrogate.seconds``.
         """
         found = {}
@@ -494,12 +499,13 @@ class MixerFits:
     def seconds(
         self, operator: str, gpu: GpuSpec, sizes: Mapping[str, Float[np.ndarray, " n"]]
     ) -> Float[np.ndarray, " n"] | None:
-        """Return the seconds of an operator on a GPU; None if it has no fit on any GPU.
+        """Return the seconds of a kernel type on a GPU; None if it was fitted on no GPU.
 
         Args:
-            operator: Name of an operator, in ``timed_operators`` or never measured.
+            operator: Name of a kernel type in ``timed_operators``, or of one that was never
+                measured.
             gpu: GPU of the kernel.
-            sizes: Values of each size by name, each ``[n]``; the time for no requests is 0.
+            sizes: Values of each size by name, each ``[n]``. For 0 requests the time is 0.
         """
         weights = self.weights.get((operator, gpu.name), self.weights.get((operator, "*")))
         if weights is None:
@@ -510,10 +516,11 @@ class MixerFits:
 
 
 def mixer_shapes(tables: Mapping[str, pd.DataFrame]) -> dict[str, MeasuredShapes]:
-    """Return the measured shapes of recurrent mixers and of indexers; formats are operator names.
+    """Return measured shapes of recurrent layers and of indexers; the kernel type is the format.
 
     Args:
-        tables: Rows of each operator. A mixer type without rows is not in the result.
+        tables: Rows of each kernel type. Recurrent layers or indexers without rows are not in the
+            result.
     """
     named = [rows.assign(operator=name) for name, rows in tables.items() if len(rows)]
     recurrent = [rows for rows in named if "seq_len" in rows]

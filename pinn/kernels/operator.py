@@ -1,4 +1,4 @@
-"""Operators of kernels: roofline, monotone interpolation, and a network that corrects both."""
+"""Kernel types (operators): roofline, correction network and monotone interpolation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ from pinn.kernels.tables.work import Work
 
 # Monotone interpolation: a surrogate's time never falls when work is added.
 #
-# A network could violate this. Its values on a lattice of sizes are therefore replaced by a
-# monotone envelope along every axis. Between the nodes, times are interpolated linearly in the
-# logarithms. Both operations preserve order, so the result never falls along any axis, and needs
-# only a few look-ups.
+# A network alone could violate this. The network is therefore evaluated on a lattice of sizes, and
+# its values are made non-decreasing along every axis. Between the nodes of the lattice, times are
+# interpolated linearly in the logarithms. Both operations preserve order, so the result never falls
+# along any axis, and needs only a few look-ups.
 
 Nodes = tuple[Float[np.ndarray, "..."], ...]
 
 
 def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
-    """Return sizes from ``low`` to ``high``, with ``parts`` equally spaced sizes per octave.
+    """Return sizes from ``low`` to ``high``: ``parts`` equally spaced ones per factor of 2.
 
     >>> octaves(1, 8, 2).tolist()
     [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
@@ -41,7 +41,7 @@ def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
 
 
 def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
-    """Return values made non-decreasing along every axis but the first, one axis after the other.
+    """Return values made non-decreasing along all axes but the first, one axis after another.
 
     Isotonic regression yields the non-decreasing series that is closest by least squares. A running
     maximum would propagate every positive error to all larger sizes. If one series lies above
@@ -65,13 +65,13 @@ def interpolate(
     lattice: Int[np.ndarray, " rows"],
     points: Sequence[Float[np.ndarray, " rows"]],
 ) -> Float[np.ndarray, " rows"]:
-    """Return values interpolated linearly in log axes; points outside are clamped.
+    """Return values interpolated between nodes, linearly in log sizes; positions are clamped.
 
     Args:
         values: Values at the nodes of each lattice.
         axes: Node positions per axis, positive and increasing.
         lattice: Index of each row's lattice.
-        points: Position of each row, one array per axis.
+        points: Position (a size) of each row, one array per axis.
     """
     result = np.zeros(len(lattice))
     flat, stride = values.reshape(len(values), -1), values[0].size if len(values) else 1
@@ -94,8 +94,8 @@ def interpolate(
 
 # Correction network of a kernel surrogate: a small MLP with clamped inputs and bounded output.
 
-#: Number of rows that pass the network at once. Activations between two layers then stay in a
-#: core's cache, which halves the time of 32,480 rows.
+#: Number of rows for which the network is computed at once. Activations between two layers then
+#: stay in a core's cache, which halves the time of 32,480 rows.
 _ROWS_IN_CACHE = 4096
 
 
@@ -103,14 +103,14 @@ class KernelCorrection(nn.Module):
     """Network that predicts the log ratio of a kernel's time to its roofline.
 
     Inputs are standardized and clamped to the range of the training data, or to ``clamp`` standard
-    deviations if that is narrower. Only the roofline is therefore extrapolated. The output is
-    ``bound * tanh(x / bound)``, where x is the output of the last layer.
+    deviations if that is narrower. Beyond this range, only the roofline changes with the size. The
+    output is ``bound * tanh(x / bound)``, where x is the output of the last layer.
 
     Args:
         inputs: Number of inputs.
         width: Number of units per hidden layer.
         depth: Number of hidden layers.
-        bound: Maximum correction in log units.
+        bound: Maximum absolute correction, as a natural logarithm of time.
     """
 
     mean: Float[Tensor, " inputs"]
@@ -131,7 +131,7 @@ class KernelCorrection(nn.Module):
             self.register_buffer(name, torch.full((inputs,), value, dtype=torch.float64))
 
     def set_range(self, inputs: Float[Tensor, "rows inputs"], clamp: float | None = None) -> None:
-        """Set mean, scale and range of the inputs from the training rows."""
+        """Set mean, scale and range of the network's inputs from the training rows."""
         self.mean.copy_(inputs.mean(0))
         self.scale.copy_(inputs.std(0).clamp_min(1e-6))
         standard = (inputs - self.mean) / self.scale
@@ -140,18 +140,18 @@ class KernelCorrection(nn.Module):
         self.high.copy_(standard.amax(0).clamp_max(limit))
 
     def standardize(self, inputs: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows inputs"]:
-        """Return the inputs in standard deviations from the mean, clamped to the range."""
+        """Return the inputs in standard deviations from the mean, clamped to the set range."""
         return ((inputs - self.mean) / self.scale).clamp(self.low, self.high)
 
     def forward(self, standard: Float[Tensor, "rows inputs"]) -> Float[Tensor, " rows"]:
-        """Return the log correction of each row from its standardized inputs."""
+        """Return the log of the correction factor of each row from its standardized inputs."""
         return self.bound * torch.tanh(self.layers(standard).squeeze(-1) / self.bound)
 
     @torch.no_grad()
     def predict(
         self, inputs: Float[np.ndarray, "rows inputs"], rows_at_once: int = 1 << 16
     ) -> Float[np.ndarray, " rows"]:
-        """Return the log correction of each row from its unscaled inputs, in float64."""
+        """Return the log of the correction factor of each row from unscaled inputs, in float64."""
         parts = [
             self(self.standardize(rows))
             for block in torch.from_numpy(inputs).split(rows_at_once)
@@ -160,13 +160,13 @@ class KernelCorrection(nn.Module):
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
-#: Log error at which the loss changes from squared to absolute (Huber).
+#: Absolute error of the log time at which the loss changes from squared to absolute (Huber).
 _HUBER = 0.1
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Settings of a correction network and its training.
+    """Settings of a network that corrects a kernel's roofline, and of its training.
 
     Attributes:
         rows: Maximum number of training rows; larger tables are subsampled.
@@ -175,7 +175,7 @@ class TrainingPlan:
         learning_rate: Peak of the one-cycle schedule.
         width: Number of units per hidden layer.
         depth: Number of hidden layers.
-        bound: Maximum correction in log units.
+        bound: Maximum absolute correction, as a natural logarithm of time.
         clamp: Range of the inputs in standard deviations; None for the range of the training data.
         weight_decay: Weight decay of AdamW.
     """
@@ -197,7 +197,7 @@ def train(
     plan: TrainingPlan,
     seed: int,
 ) -> KernelCorrection:
-    """Train a network on log ratios; equal rows and seeds yield equal weights.
+    """Train a correction network on log ratios; equal rows and seeds yield equal weights.
 
     Args:
         inputs: Network inputs of each row.
@@ -233,38 +233,40 @@ def train(
     return network.double().eval()
 
 
-# Base class of all operators: sizes, a roofline, network inputs and a lattice.
+# Base class of all kernel types: sizes, roofline, network inputs and lattice.
 
 Rows = Float[np.ndarray, " rows"]
 Sizes = Mapping[str, Rows]
 
 
 def logarithm(seconds: Rows, launch_seconds: float) -> Rows:
-    """Return log microseconds, levelling off below a launch, as an input of the network."""
+    """Return a network input: log microseconds, which level off below ``launch_seconds``."""
     return np.log((seconds + launch_seconds) * 1e6)
 
 
 def ceiling_share(amount: Rows) -> Rows:
-    """Return the log of the factor that rounding up to whole tiles or waves adds."""
+    """Return the log of the factor by which rounding up to whole tiles or waves increases work."""
     return np.log(np.ceil(amount) / amount)
 
 
 class Operator(ABC):
-    """Physics of one type of kernel: its sizes, its roofline, and inputs of the correction network.
+    """Physics of one kernel type: its sizes, its roofline, and inputs of its correction network.
 
     Attributes:
-        name: Key in checkpoints and tables.
-        axes: Sizes along which the time must not fall, in the order of ``nodes``.
-        nodes: Lattice positions per axis.
+        name: Name of the kernel type in checkpoints and tables.
+        axes: Names of the sizes along which the predicted time must not fall, in the order of
+            ``nodes``.
+        nodes: Sizes per axis at which the network is evaluated; times between these sizes are
+            interpolated.
         shape: Names of all sizes other than ``axes``.
-        format_column: Column of the number format in the measured rows.
+        format_column: Column of measured rows that has the number format.
         group: Columns that define a shape; held-out errors hold out whole shapes.
-        plan: Training settings of the correction network.
-        launch_seconds: Time of the shortest kernel.
+        plan: Settings of the correction network and its training.
+        launch_seconds: Time of the shortest kernel, in seconds.
         blanks_unknown_chips: Whether GPUs without training data are treated like their generation,
-            without effects of their bandwidth, ridge and cache.
-        measured_unlike_served: Whether the conditions of the tables differ from those of a
-            prediction.
+            without effects of their bandwidth, ridge (FLOP per byte) and cache.
+        measured_unlike_served: Whether conditions of the measurements (such as routing of experts)
+            differ from those of predictions.
     """
 
     name: ClassVar[str]
@@ -288,7 +290,7 @@ class Operator(ABC):
         return {c: rows[c].to_numpy(dtype=np.float64) for c in self.sizes()}
 
     def queried(self, sizes: Sizes, _hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of a prediction, completed with what the serving engine would run."""
+        """Return the sizes of a prediction, completed with what the serving engine decides."""
         return dict(sizes)
 
     @abstractmethod
@@ -297,11 +299,11 @@ class Operator(ABC):
 
     @abstractmethod
     def work(self, hw: Hardware, sizes: Sizes) -> Work:
-        """Return the bytes and the FLOP of the kernel."""
+        """Return the bytes that the kernel moves and the FLOP that it computes."""
 
     @abstractmethod
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the FLOP/s of the tensor cores or other units that multiply."""
+        """Return the peak FLOP/s of the tensor cores or other units that the kernel uses."""
 
     def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
         """Return the seconds to read weights or keys, to move activations, and to compute."""
@@ -313,7 +315,7 @@ class Operator(ABC):
         )
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline that the network corrects: max(memory, compute) plus a launch."""
+        """Return the seconds that the network corrects: max(memory, compute) plus a launch."""
         read, activations, compute = self.times(hw, sizes)
         return np.maximum(read + activations, compute) + self.launch_seconds
 
@@ -322,6 +324,6 @@ class Operator(ABC):
         """Return the roofline lower bound of the kernel, in seconds."""
 
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return memory plus compute seconds, a sum of products of sizes."""
+        """Return memory plus compute seconds, which never fall when a size grows."""
         read, activations, compute = self.times(hw, sizes)
         return read + activations + compute

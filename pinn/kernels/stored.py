@@ -1,4 +1,4 @@
-"""Storage of fitted surrogates, and the shapes of the kernels that they were fitted to."""
+"""Storage of fitted kernel surrogates, and shapes of the kernels that they were fitted to."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class Nearest:
     """Measured kernel that is nearest to a predicted kernel.
 
     Attributes:
-        shape: Sizes of the measured kernel by name. Sizes that vary within a series are the nearest
-            ones of the series.
-        gpu: GPU on which the kernel was measured: the predicted one or, if it has no such table,
-            another.
+        shape: Sizes of the measured kernel by name. Sizes that were measured over a range are the
+            nearest ones in this range.
+        gpu: GPU on which the kernel was measured: the GPU of the prediction or, if the kernel was
+            not measured there, another.
         precision: Number format of the measured kernel.
-        stretch: Maximum ratio of a predicted and a measured size, in log units: 0 if the kernel
-            itself was measured, 0.69 if one size is twice or half of the measured size.
+        stretch: Maximum ratio of a predicted and a measured size (over all sizes), in log units: 0
+            if the kernel itself was measured, 0.69 if one size is twice or half of the measured
+            size.
     """
 
     shape: Mapping[str, float]
@@ -46,16 +47,16 @@ class Nearest:
 
 @dataclass(frozen=True)
 class MeasuredShapes:
-    """Shapes of one type of kernel, with the tables that have them and the range of each axis.
+    """Measured shapes of one kernel type, and the sizes at which each shape was measured.
 
     Attributes:
-        names: Names of the shape columns.
-        axes: Names of the axis columns.
+        names: Names of the columns that define a shape.
+        axes: Names of the columns whose values vary for each shape, such as the tokens.
         shapes: Distinct shapes, ``[shapes, names]``.
         low: Minimum measured value per axis, ``[shapes, axes]``.
         high: Maximum measured value per axis, ``[shapes, axes]``.
-        tables: (GPU, format) pairs that have rows.
-        timed: Whether each table has each shape, ``[shapes, tables]``.
+        tables: (GPU, format) pairs for which kernels were measured.
+        timed: Whether each shape was measured in each of ``tables``, ``[shapes, tables]``.
     """
 
     names: tuple[str, ...]
@@ -70,7 +71,7 @@ class MeasuredShapes:
     def of(
         rows: pd.DataFrame, names: Sequence[str], axes: Sequence[str], format_column: str
     ) -> MeasuredShapes:
-        """Return the distinct shapes of measured rows."""
+        """Return the distinct shapes of measured rows, with the range of each axis."""
         grouped = rows.groupby(list(names), sort=True)
         shape_of_row = grouped.ngroup().to_numpy()
         low, high = grouped[list(axes)].min(), grouped[list(axes)].max()
@@ -87,13 +88,14 @@ class MeasuredShapes:
     def nearest(self, gpu: str, precision: str, sizes: Mapping[str, float]) -> Nearest:
         """Return the measured kernel that is nearest to given sizes.
 
-        The search is limited to tables of the same GPU and format, if there are any. Otherwise it
-        is limited to tables of the same format, else of the same GPU; else all tables are searched.
+        Only kernels measured on the same GPU in the same format are searched, if there are any.
+        Otherwise those of the same format are searched, else those of the same GPU, else all.
         """
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
         want = np.array([float(sizes[n]) for n in self.names])
-        # + 1 keeps the distance from a missing window (0) finite and large.
+        # Adding 1 keeps the distance finite, and large, if only one of both has a window (0 means
+        # none).
         apart = np.abs(np.log((self.shapes[usable] + 1) / (want + 1))).max(axis=1, initial=0.0)
         at = np.array([max(float(sizes[a]), 1e-9) for a in self.axes])
         inside = np.clip(at, self.low[usable], self.high[usable])
@@ -106,7 +108,7 @@ class MeasuredShapes:
         return Nearest(shape, *self.tables[table], float(max(apart[best], beyond[best])))
 
     def _preferred(self, gpu: str, precision: str) -> list[int]:
-        """Return indices of tables of this GPU and format, else format, else GPU, else all."""
+        """Return indices of tables of this GPU and format or, if none, format, GPU, or else all."""
         alike = [2 * (form == precision) + (chip == gpu) for chip, form in self.tables]
         return [i for i, each in enumerate(alike) if each == max(alike)]
 
@@ -114,17 +116,17 @@ class MeasuredShapes:
 # Kernel surrogates on disk: a safetensors file with numbers, and a JSON file with everything else.
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
-#: Arrays by name, as in the file of tensors.
+#: Arrays of the surrogates by name, as in the file of tensors.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 #: All data of the surrogates except arrays, JSON-ready.
 Structure = Mapping[str, Any]
-#: Version of the files; it increases when a network's inputs or the layout of the files change.
+#: Version of both files; it increases when a network's inputs or the layout of the files change.
 LAYOUT = 4
 _FIT_ANEW = "fit the kernel surrogates again with 'python scripts/fit_surrogates.py'"
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:
-    """Write the file of tensors and the JSON file to a folder."""
+    """Write the surrogates' file of tensors and JSON file to a folder."""
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     replace_atomically(folder / TENSORS, lambda target: save_file(whole, target))
     found = {"layout": LAYOUT, "sha256": file_sha256(folder / TENSORS), **structure}
@@ -132,7 +134,7 @@ def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> No
 
 
 def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Read a folder's tensor file and JSON file, and check that they belong together.
+    """Read a folder's file of tensors and JSON file, and check that they belong together.
 
     Raises:
         PinnError: If a file is missing, has another layout, or does not match its hash.
@@ -167,7 +169,7 @@ def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None
 
 
 def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
-    """Return a surrogate's weights in float32, as trained, and input ranges in float64."""
+    """Return a surrogate's weights as tensors: float32, as trained; input ranges in float64."""
     name = surrogate.operator.name
     found = {}
     for key, value in surrogate.network.state_dict().items():
@@ -180,7 +182,7 @@ def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
 
 
 def operator_structure(surrogate: OperatorSurrogate) -> dict[str, object]:
-    """Return the sizes of a surrogate's network and the keys of its linear fit."""
+    """Return the layer sizes of a surrogate's network, and the keys of its linear fit's weights."""
     linear = [m for m in surrogate.network.layers if isinstance(m, torch.nn.Linear)]
     keys = [] if surrogate.linear is None else [list(k) for k in surrogate.linear.weights]
     return {
@@ -193,7 +195,7 @@ def operator_structure(surrogate: OperatorSurrogate) -> dict[str, object]:
 
 
 def read_operator(operator: Operator, tensors: Tensors, structure: Structure) -> OperatorSurrogate:
-    """Return one operator's surrogate, restored from tensors and JSON."""
+    """Return the surrogate of one kernel type, restored from tensors and JSON."""
     sizes = structure["operators"][operator.name]
     network = KernelCorrection(sizes["inputs"], sizes["width"], sizes["depth"], sizes["bound"])
     prefix = f"{operator.name}.network."
@@ -218,7 +220,7 @@ def shared_operator(
     seed: int,
     plan: TrainingPlan,
 ) -> OperatorSurrogate:
-    """Return an operator's surrogate, cached under ``root`` or fitted now."""
+    """Return the surrogate of a kernel type, cached under ``root`` or fitted now."""
     if root is None:
         return OperatorSurrogate.fit(operator, rows, gpus, seed=seed, plan=plan)
     place = remembered_folder(fit_operator, type(operator), rows, gpus, seed, plan, root=root)
@@ -233,20 +235,20 @@ def fit_operator(
     seed: int,
     plan: TrainingPlan,
 ) -> None:
-    """Fit one operator's surrogate and write it to a folder."""
+    """Fit the surrogate of one kernel type and write it to a folder."""
     fitted = OperatorSurrogate.fit(kind(), rows, gpus, seed=seed, plan=plan)
     write(folder, operator_tensors(fitted), {"operators": {kind.name: operator_structure(fitted)}})
 
 
 def measured_tensors(name: str, measured: MeasuredShapes) -> Tensors:
-    """Return measured shapes as tensors, with ``timed`` as packed bits."""
+    """Return measured shapes as tensors, with the flags ``timed`` as packed bits."""
     sizes = {"shapes": measured.shapes, "low": measured.low, "high": measured.high}
     found = {f"measured.{name}.{part}": size.astype(np.float32) for part, size in sizes.items()}
     return found | {f"measured.{name}.timed": np.packbits(measured.timed, axis=1)}
 
 
 def read_measured(name: str, tensors: Tensors, structure: Structure) -> MeasuredShapes:
-    """Return the measured shapes of one operator, restored from tensors and JSON."""
+    """Return the measured shapes of one kernel type, restored from tensors and JSON."""
     found = structure["measured"][name]
     tables = tuple((str(gpu), str(form)) for gpu, form in found["tables"])
     bits = np.unpackbits(tensors[f"measured.{name}.timed"], axis=1, count=len(tables))
@@ -260,6 +262,6 @@ def read_measured(name: str, tensors: Tensors, structure: Structure) -> Measured
 def read_keyed(
     name: str, tensors: Tensors, structure: Structure
 ) -> dict[object, Float[np.ndarray, " values"]]:
-    """Return arrays of equal length, by the composite keys that the JSON file has."""
+    """Return the arrays of one fit by their composite keys, such as (GPU, format)."""
     keys = [tuple(key) for key in structure["keys"][name]]
     return dict(zip(keys, tensors[name], strict=True)) if keys else {}

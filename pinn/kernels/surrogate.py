@@ -1,4 +1,4 @@
-"""Surrogate of one operator: roofline times a learned correction; and linear roofline fits."""
+"""Surrogate of one kernel type: roofline times learned correction; and linear roofline fits."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from pinn.kernels.operator import KernelCorrection, Operator, Rows, Sizes, Train
 from pinn.physics.layer_work import MatMul
 from pinn.specs.gpu import GpuSpec
 
-# Non-negative linear roofline of MoE kernels, with one fit per GPU and kernel family.
+# Linear roofline of MoE kernels with non-negative weights: one fit per GPU and kernel family.
 #
-# On held-out shapes, its error is close to the network's, and the geometric mean of both
-# predictions is more accurate than either. It is linear in times that grow with work, so it never
-# falls when tokens are added.
+# On held-out shapes, the error of this fit is close to the network's, and the geometric mean of
+# both predictions is more accurate than either. The fit is linear in times that grow with work, so
+# its prediction never falls when tokens are added.
 
-#: Units that scale the fitted weights of an expert and of a launch to order one; they do not change
-#: predictions.
+#: Units of the terms per expert and per launch, so that fitted weights are of order one;
+#: predictions do not depend on them.
 _EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 
 
 def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
-    """Return the terms of MoE kernels in seconds, at the GPU's memory bandwidth and peak FLOP/s.
+    """Return the terms of MoE kernels' time in seconds, at datasheet bandwidth and peak FLOP/s.
 
     The terms are, in this order:
 
     - a launch of 10 us
-    - reading the hit experts
+    - reading the weights of used experts
     - computing
     - the maximum of reading and computing
-    - gathering and scattering
-    - 1 us per hit expert and SM
+    - gathering and scattering tokens
+    - 1 us per used expert, divided by the number of SMs
     - computing tokens beyond 256, about the ridge of an H100 in bf16 (989 TFLOP/s over
       3.35 TB/s: 295 FLOP per byte)
     """
@@ -54,10 +54,10 @@ def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
 def fit_terms(
     values: Float[np.ndarray, "rows terms"], seconds: Rows, known: Rows | float = 0.0
 ) -> Float[np.ndarray, " terms"]:
-    """Return non-negative weights that minimize the squared relative error, large errors capped.
+    """Return non-negative weights of terms that minimize the squared relative error of the sum.
 
-    Two rounds of reweighting (Huber, 20 %) limit the influence of outliers. ``known`` is the part
-    of ``seconds`` that is not to be explained by the terms.
+    Two rounds of reweighting (Huber, 20 %) limit the influence of outliers. ``known`` is a part of
+    ``seconds`` that the terms need not explain.
     """
     rest = 1.0 - known / seconds
     scaled = values / seconds[:, None]
@@ -70,7 +70,7 @@ def fit_terms(
     return solution
 
 
-#: Function of (GPU, format, rows, columns, depth) that returns a multiplication's seconds.
+#: Function of (GPU, format, rows, columns, depth) that returns the seconds of a matrix product.
 Products = Callable[..., Rows]
 
 
@@ -80,13 +80,13 @@ def multiplied_seconds(
     matmuls: Callable[[int], Iterable[MatMul]],
     products: Products,
 ) -> Rows:
-    """Return the seconds of the multiplications around each row's attention.
+    """Return the seconds of the matrix products (projections) around each row's attention.
 
     Args:
         heads: Number of heads on this rank, per row.
-        tokens: Number of tokens (matrix rows) of each multiplication.
-        matmuls: Function that returns a rank's multiplications for a number of heads.
-        products: Function that returns the seconds of a multiplication on a fixed GPU.
+        tokens: Number of tokens (rows of each matrix product), per row.
+        matmuls: Function of a number of heads that returns a rank's matrix products.
+        products: Function that returns the seconds of a matrix product on one GPU.
     """
     found = np.zeros(len(tokens))
     for local in np.unique(heads):
@@ -98,12 +98,12 @@ def multiplied_seconds(
 
 @dataclass(frozen=True)
 class RooflineFit:
-    """Weights of :func:`terms` by GPU and kernel family, with pools for unmeasured pairs.
+    """Fitted weights of :func:`terms` by GPU and kernel family, and pooled ones for other pairs.
 
     Attributes:
         weights: Weights by ``(chip, family)``. Chip ``*`` pools all GPUs of that family; ``("*",
-            "*")`` pools everything. Since terms include the GPU's rates, the pools average
-            efficiencies.
+            "*")`` pools all measured experts. Because the terms include the GPU's rates, pooled
+            weights are averages of efficiencies.
     """
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class RooflineFit:
     def fit(
         gpu_names: Sequence[str], gpu_ids: Ids, hw: Hardware, sizes: Sizes, seconds: Rows
     ) -> RooflineFit:
-        """Fit the weights of every (GPU, family) pair that has rows, and of the pools."""
+        """Fit the weights of every (GPU, kernel family) pair with rows, and the pooled weights."""
         values = terms(hw, sizes)
         codes = sizes["family"].astype(np.int64)
         groups: dict[tuple[str, str], np.ndarray] = {("*", "*"): np.ones(len(seconds), bool)}
@@ -131,21 +131,22 @@ class RooflineFit:
         return (terms(hw, sizes) * table[ids, sizes["family"].astype(np.int64)]).sum(axis=1)
 
 
-# Surrogate of one operator: a trained network times a roofline, made monotone on a lattice.
+# Surrogate of one kernel type: a roofline times a network's correction, monotone on a lattice.
 
-#: Assumed share of peak bandwidth and FLOP/s for work beyond the lattice.
+#: Share of peak bandwidth and FLOP/s that is assumed for work beyond the largest lattice sizes.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
-#: Maximum number of nodes of new lattices that are computed at once; their inputs take 10 MB.
+#: Maximum number of lattice nodes that are computed at once; their network inputs take 10 MB.
 _ROWS_AT_ONCE = 1 << 15
-#: Share of training rows whose GPU tag is blanked, which trains the network for unknown GPUs.
+#: Share of training rows whose GPU tag is blanked, so that the network learns to predict unknown
+#: GPUs.
 UNNAMED_SHARE = 0.3
 
 
 def table_hardware(
     rows: pd.DataFrame, gpus: Gpus, format_column: str
 ) -> tuple[list[str], Ids, Hardware]:
-    """Return the GPU names, each measured row's GPU index, and the rates of each row's GPU."""
+    """Return the GPUs' names, and each measured row's GPU index and hardware rates."""
     names = sorted(rows["gpu"].unique())
     formats = sorted(rows[format_column].unique())
     ids = pd.Categorical(rows["gpu"], categories=names).codes.astype(np.int64)
@@ -158,10 +159,10 @@ class OperatorSurrogate:
     """Surrogate of one type of kernel, for any GPU, format and size.
 
     Attributes:
-        operator: Physics of the kernel.
+        operator: Physics of the kernel type.
         network: Network that corrects the roofline.
-        linear: Linear roofline fit, which is averaged geometrically with the network; None to use
-            only the network.
+        linear: Linear roofline fit. Predictions are the geometric mean of this fit and the network;
+            None for only the network.
         chips: Tags of the GPUs with training data, as :func:`chip_tags` returns them.
     """
 
@@ -182,7 +183,7 @@ class OperatorSurrogate:
         seed: int = 0,
         plan: TrainingPlan | None = None,
     ) -> OperatorSurrogate:
-        """Return the surrogate of an operator, trained on measured rows.
+        """Return the surrogate of a kernel type, trained on measured rows.
 
         Raises:
             PinnError: If there are no rows.
@@ -203,10 +204,10 @@ class OperatorSurrogate:
     def direct_log_seconds(
         self, names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes, at_once: int = 1 << 16
     ) -> Rows:
-        """Return the log of the predicted seconds for complete sizes, before it is made monotone.
+        """Return the log of predicted seconds of rows, before it is made monotone on the lattice.
 
-        Rounding depends on the number of rows that are multiplied at once. Computing one lattice at
-        a time makes the result independent of other requests.
+        Rounding depends on the number of rows that are computed at once. Computing one lattice at a
+        time makes a prediction independent of other predictions.
         """
         correction = self.network.predict(self.operator.inputs(hw, sizes), at_once)
         log_time = np.log(self.operator.roofline(hw, sizes)) + correction
@@ -215,11 +216,10 @@ class OperatorSurrogate:
         return log_time
 
     def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
-        """Return the predicted seconds of measured rows, to be compared with held-out data.
+        """Return predicted seconds of measured rows, under the conditions of the measurement.
 
-        Some measurements were made under other conditions than predictions assume (balanced
-        routing). For such rows, the network is evaluated directly under the conditions of the
-        measurement.
+        Predictions of experts assume random routing, measurements had balanced routing. For such
+        kernel types, the network is evaluated directly under the conditions of the measurement.
         """
         names, ids, hw = table_hardware(rows, gpus, self.operator.format_column)
         hw = replace(hw, known=self._known([gpus[n] for n in names])[ids])
@@ -236,9 +236,10 @@ class OperatorSurrogate:
         int8 have the times of fp8.
 
         Args:
-            gpu: GPU as a ``GpuSpec``, or several as a ``Coded``.
-            form: Name of a precision, or several as a ``Coded``.
-            sizes: Sizes of the operator, in its order. The time is 0 if a size on an axis is 0.
+            gpu: GPU as a ``GpuSpec``, or one GPU per row as a ``Coded``.
+            form: Name of a number format, or one per row as a ``Coded``.
+            sizes: Sizes of the kernel, in the order of ``Operator.sizes``. The time is 0 if a size
+                on an axis is 0.
 
         Raises:
             PinnError: If a size is negative or not a number, or a format is unknown.
@@ -267,7 +268,7 @@ class OperatorSurrogate:
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
     def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
-        """Return for each GPU whether the network was trained on it."""
+        """Return for each GPU whether the network was trained on it and may use its tag."""
         if not self.operator.blanks_unknown_chips:
             return np.ones(len(chips), dtype=bool)
         return is_known(chips, self.chips)
@@ -281,7 +282,7 @@ class OperatorSurrogate:
     def _rows(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray, points: list[Rows]
     ) -> tuple[Hardware, dict[str, Rows]]:
-        """Return hardware and complete sizes of rows, from their keys and their axis positions."""
+        """Return hardware rates and all sizes of rows, from lattice keys and axis positions."""
         operator, ids = self.operator, keys[:, 0].astype(np.int64)
         hw = hardware(chips, ids, forms, keys[:, 1].astype(np.int64))
         hw = replace(hw, known=self._known(chips)[ids])
@@ -292,7 +293,7 @@ class OperatorSurrogate:
     def _lattice_values(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
     ) -> np.ndarray:
-        """Return monotone log times at the nodes, one lattice per key, from a cache if known."""
+        """Return monotone log times at the nodes, one lattice per key; lattices are cached."""
         names = [(chips[int(k[0])], forms[int(k[1])], *k[2:].tolist()) for k in keys]
         new = [i for i, name in enumerate(names) if name not in self._lattices]
         if len(self._lattices) + len(new) > _LATTICES_KEPT:
@@ -307,7 +308,7 @@ class OperatorSurrogate:
     def _new_lattices(
         self, chips: Sequence[GpuSpec], forms: Sequence[str], keys: np.ndarray
     ) -> np.ndarray:
-        """Return newly computed monotone log times at the nodes, one lattice per key."""
+        """Compute and return monotone log times at the nodes, one lattice per key."""
         nodes = operators.node_points(self.operator.nodes)
         size = len(nodes[0])
         repeated, points = np.repeat(keys, size, axis=0), [np.tile(n, len(keys)) for n in nodes]
@@ -321,27 +322,29 @@ class OperatorSurrogate:
 
 # Routed experts with kernels that the engine does not select by default.
 #
-# Their time is that of the engine's default kernel (:class:`pinn.kernels.gemm_attention_moe.Moe`)
-# plus a sum of times that grow with the work. The non-negative weights of this sum are fitted per
-# GPU and kernel to tables with the same shapes.
+# The time of these kernels is that of the engine's default kernel
+# (:class:`pinn.kernels.gemm_attention_moe.Moe`) plus a sum of times that grow with the work. The
+# non-negative weights of this sum are fitted per GPU and kernel, to kernels of shapes that were
+# measured with both.
 
-#: Maximum sizes in the fit. A single machine does not serve larger steps, and larger rows distort
-#: the fit.
+#: Maximum sizes of measured rows in the fit. A single machine does not serve larger steps, and
+#: larger rows distort the fit.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
-#: Unit in seconds of the fitted weight of an expert; see ``_EXPERT_SECONDS``.
+#: Unit in seconds of the fitted weight per expert; see ``_EXPERT_SECONDS``.
 _UNTIMED_EXPERT_SECONDS = 1e-7
 
 
 def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
-    """Return the terms of non-default expert kernels in seconds.
+    """Return the terms of the extra time of non-default expert kernels, in seconds.
 
     The terms are times at the GPU's memory bandwidth and peak FLOP/s, in this order:
 
     - a launch of 10 us
-    - 0.1 us per expert of a rank, hit or not, for its entry in a grouped multiplication
-    - gathering and scattering the rank's pairs of token and expert
-    - gathering and scattering the pairs of the whole group, for which Triton's kernel reserves room
-    - reading the hit experts
+    - 0.1 us per expert of a rank, used or not, for its entry in a grouped multiplication
+    - gathering and scattering the rank's (token, expert) pairs
+    - gathering and scattering the pairs of the whole expert-parallel group, for which Triton's
+      kernel reserves room
+    - reading the weights of used experts
     - computing
     - computing tokens beyond 256
     """
@@ -355,17 +358,18 @@ def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
 
 @dataclass(frozen=True)
 class OtherExperts:
-    """Fitted extra time of non-default expert kernels; GPU ``*`` pools all measured GPUs.
+    """Fitted extra time of expert kernels that engines do not select by default.
 
     Attributes:
-        weights: Weights by GPU and kernels of the time beyond the engine's default kernel.
+        weights: Weights of the time beyond the engine's default kernel, by (GPU, kernels); GPU
+            ``*`` pools all measured GPUs.
     """
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
-        """Fit the part of measured times that the engine's default kernels do not explain."""
+        """Fit the part of measured times that exceeds the engine's default kernels."""
         ranks = rows["tensor_parallel"] * rows["expert_parallel"]
         rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]
         if len(rows) == 0:
@@ -386,7 +390,7 @@ class OtherExperts:
     def extra_seconds(
         self, gpu: GpuSpec, form: str, kernels: str, *sizes: object
     ) -> Float[np.ndarray, "..."]:
-        """Return the seconds beyond the engine's default kernels, for the sizes of ``Moe``."""
+        """Return the seconds beyond the engine's default expert kernels, for sizes of ``Moe``."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
         weights = self.weights.get((gpu.name, kernels), self.weights.get(("*", kernels)))
         if weights is None:

@@ -1,4 +1,4 @@
-"""All kernel surrogates in one object: seconds of any operator on any GPU."""
+"""All kernel surrogates in one object, which predicts seconds of any kernel on any GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 
-#: Classes whose fields are arrays with composite keys, by field of :class:`KernelSurrogates`.
+#: Types of the fits whose arrays have composite keys, by field of :class:`KernelSurrogates`.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
     "fused_all_reduce": AllReduce,
@@ -39,7 +39,7 @@ _KEYS = {
     for part, kind in _FITS.items()
 }
 
-#: Seconds of calls, or their sizes, which broadcast together.
+#: Seconds of kernel calls, of any shape.
 Seconds = Float[np.ndarray, "..."]
 
 
@@ -48,12 +48,12 @@ class KernelSurrogates:
     """Surrogates of all kernels of a serving step.
 
     All methods accept arrays that broadcast together and return float64 seconds. ``gpu`` is a
-    ``GpuSpec``, and formats are names of ``pinn.specs.precision``; both may be a ``Coded`` with a
-    value per row. No time falls when tokens, sequences, context or matrix widths grow. No time is
-    below the roofline lower bound. The time for no work is 0. Sizes are per rank.
+    ``GpuSpec``, and formats are names of ``pinn.specs.precision``; either may be a ``Coded``, which
+    has a value per row. No time falls when tokens, sequences, context or matrix widths grow. No
+    time is below the roofline lower bound. The time for no work is 0. Sizes are per rank.
 
     Attributes:
-        gemm: Matrix multiplications, ``[m, k] x [k, n]``, with weights in a number format.
+        gemm: Matrix products ``[m, k] x [k, n]``, whose weights have a number format.
         decode_attention: Attention of one new token per sequence; the context includes this token.
             A window of 0 means full attention.
         prefill_attention: Causal attention of new prompts. A chunk of p tokens after s cached ones
@@ -62,12 +62,13 @@ class KernelSurrogates:
         other_experts: Extra time of expert kernels that the engine does not select by default.
         all_reduce: All-reduce of tensor parallelism within a node, with vLLM's own kernels.
         fused_all_reduce: All-reduce with the kernel that a norm can be fused with.
-        exchange: Dispatch and combine of one layer if ranks have different tokens: NCCL's
-            all-gather and reduce-scatter, vLLM's default, of the bytes of all ranks' tokens.
+        exchange: Dispatch of tokens to experts and combine of results in one layer, if ranks have
+            different tokens: NCCL's all-gather and reduce-scatter, vLLM's default, of the bytes of
+            all ranks' tokens.
         latent: MLA's decode attention.
         latent_prefill: MLA's prefill attention.
-        mixers: Recurrent and sparse mixers.
-        measured: Shapes of the training data, by operator or mixer type.
+        mixers: Kernels of recurrent layers and sparse attention.
+        measured: Shapes of the measured kernels, by kernel type.
         metadata: Description of the training data, JSON-ready.
     """
 
@@ -100,12 +101,12 @@ class KernelSurrogates:
             tables: Measured kernels.
             exclude: Held-out models and GPUs; None to hold out nothing.
             seed: Seed of all random choices.
-            plans: Training plans that differ from the default, by operator name.
-            shared: Folder in which fits of an operator are cached. An exclusion that removes no row
-                of an operator reuses its fit. None caches nothing.
+            plans: Training plans that differ from the default, by name of the kernel type.
+            shared: Folder in which the fit of each kernel type is cached, for reuse by exclusions
+                that remove no row of this type. None caches nothing.
 
         Raises:
-            PinnError: If the exclusion leaves an operator without rows.
+            PinnError: If the exclusion leaves a kernel type without rows.
         """
         exclude = exclude or Exclusion()
         kept = exclude.apply(tables)
@@ -142,7 +143,7 @@ class KernelSurrogates:
     def other_experts_seconds(
         self, gpu: GpuSpec, precision: str, kernels: str, *sizes: Numbers
     ) -> Seconds:
-        """Return the seconds of experts with CUTLASS or TRITON kernels, for ``Moe``'s sizes."""
+        """Return the seconds of experts with CUTLASS or TRITON kernels, for sizes of ``Moe``."""
         own = self.moe.seconds(gpu, precision, *sizes)
         more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)
@@ -166,14 +167,14 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def latent_prefill_attention_seconds(self, gpu: object, *sizes: Numbers) -> Seconds:
-        """Return the seconds of MLA's prefill attention for chunks, with all heads in 16 bits.
+        """Return the seconds of MLA's prefill attention, whose keys and values have 16 bits.
 
-        The time is one launch of ordinary attention, plus a time that grows with keys and
-        multiplications. The expansion of keys and values, also of cached tokens, is counted with
-        the matrix multiplications.
+        The time is one launch of ordinary attention, plus a time that grows with operands and FLOP.
+        The expansion of keys and values, also of cached tokens, is counted with the matrix
+        products.
 
         Args:
-            gpu: GPU of the kernel, or a ``Coded`` of several.
+            gpu: GPU of the kernel, or one GPU per row as a ``Coded``.
             sizes: Sizes in the order of :meth:`LatentPrefill.seconds`.
         """
         sequences, tokens = (np.asarray(size, float) for size in sizes[:2])
@@ -197,7 +198,7 @@ class KernelSurrogates:
 
     @staticmethod
     def load(folder: Path) -> KernelSurrogates:
-        """Read the files that :meth:`save` wrote.
+        """Read surrogates from the files that :meth:`save` wrote.
 
         Raises:
             PinnError: If a file is missing, has another layout, lacks a fit, or does not match its
@@ -213,7 +214,7 @@ class KernelSurrogates:
         return KernelSurrogates(**parts, measured=measured, metadata=found[1]["metadata"])
 
     def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
-        """Return all arrays by name, and all other data JSON-ready."""
+        """Return all fitted arrays by name, and all other data of the surrogates, JSON-ready."""
         operators: list[OperatorSurrogate] = [getattr(self, o.name) for o in OPERATORS]
         keyed = {
             key: dict(getattr(getattr(self, part), name))

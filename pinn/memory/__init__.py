@@ -1,1 +1,1 @@
-"""GPU memory of a server: its entries, and what is left for the KV cache."""
+"""GPU memory of a server: its users, and what they leave for the KV cache."""

@@ -1,4 +1,4 @@
-"""Layout of vLLM's KV cache for DeepSeek-V4, whose layers have five types of pages.
+"""Layout of vLLM's KV cache for DeepSeek-V4, whose layers have several types of pages.
 
 A layer has pages for its window (sparse_swa.py: DeepseekV4SWACache), for keys that each compress 4
 or 128 tokens, and for an indexer's keys (deepseek_v4/attention.py). Two more types are for
@@ -13,18 +13,18 @@ from pinn.engines.deployment import COMPRESSED_BLOCK
 from pinn.specs.mixers import INDEXED_RATIO
 from pinn.specs.model import CompressedAttentionSpec, ModelSpec
 
-#: Tokens per block of a window; and tokens per block of unfinished sums, by compression ratio.
+#: Tokens per block of a window; then tokens per block of unfinished keys, by compression ratio.
 _WINDOW_BLOCK, _SUM_BLOCKS = 64, {INDEXED_RATIO: 4, 128: 8}
 _ALIGNMENT, _FP32 = 576, 4
 
 
 @dataclass(frozen=True)
 class KeptGroup:
-    """Layers of DeepSeek-V4 that cache only the end of a context.
+    """DeepSeek-V4's layers that cache only the last tokens of a context.
 
     Attributes:
         groups: Number of KV cache groups of these layers.
-        page_bytes: Bytes of one block, over the layers of all groups.
+        page_bytes: Bytes of one block of each layer, summed over the layers of all groups.
         block_tokens: Tokens per block.
         window: Number of last tokens that are cached.
     """
@@ -35,7 +35,7 @@ class KeptGroup:
     window: int
 
     def blocks(self, tokens: int) -> int:
-        """Return the blocks of one group for ``tokens`` tokens that begin anywhere in a block."""
+        """Return the blocks of one group for ``tokens`` tokens that may begin within a block."""
         return -(-tokens // self.block_tokens) + 1
 
 
@@ -45,8 +45,8 @@ class CompressedLayout:
 
     Attributes:
         block_bytes: Bytes of one block on one GPU.
-        key_bytes: Bytes of a block that compressed keys occupy.
-        kept: Groups of layers that cache only the end of a context.
+        key_bytes: Bytes that compressed keys occupy in a block.
+        kept: Groups of layers that cache only the last tokens of a context.
     """
 
     block_bytes: int
@@ -65,18 +65,18 @@ class CompressedLayout:
 
     @property
     def window_share(self) -> int:
-        """Return the blocks, in all groups without keys, for the tokens of one block of keys."""
+        """Return blocks of all groups without compressed keys per block of compressed keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return a prompt's maximum blocks without compressed keys (vLLM's SlidingWindowSpec)."""
+        """Return a prompt's maximum number of blocks without compressed keys."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
         )
 
     def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
-        """Return a request's blocks as releases before 0.29 count them: by bytes of its pages.
+        """Return a request's blocks as vLLM before 0.29 counts them: by the bytes of its pages.
 
         Source: kv_cache_utils.py, get_max_concurrency_for_kv_cache_config.
         """
@@ -88,7 +88,7 @@ class CompressedLayout:
 
 
 def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
-    """Return the attention of DeepSeek-V4; None for other models."""
+    """Return DeepSeek-V4's attention (that with an indexer); None for other models."""
     mixers = (group.attention for group in model.layer_groups)
     found = [each for each in mixers if isinstance(each, CompressedAttentionSpec)]
     return max(found, key=lambda each: each.indexer.heads, default=None)
@@ -98,11 +98,7 @@ def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
 def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
     """Return the pages and KV cache groups of a DeepSeek-V4 model.
 
-    Up to 0.28, every layer has a slot for each page size of keys, and other pages are padded to one
-    of these sizes (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
-    _get_kv_cache_config_deepseek_v4). From 0.29 on, the pages of a block are ``side_by_side``, and
-    the block has the size of the largest group (_get_packed_kv_cache_groups,
-    _get_kv_cache_bytes_per_block).
+    Up to vLLM 0.28, every layer has
     """
     own, layers = compressed(model), _layers(model)
     assert own is not None
@@ -141,7 +137,7 @@ def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
 
 
 def _layers(model: ModelSpec) -> dict[int, int]:
-    """Return the number of layers by compression ratio; key -1 has all layers."""
+    """Return the number of layers by compression ratio (tokens per key); key -1 has all layers."""
     found = dict.fromkeys((-1, 0, *_SUM_BLOCKS), 0)
     for group in model.layer_groups:
         if isinstance(group.attention, CompressedAttentionSpec):
@@ -155,7 +151,7 @@ def _page(page_bytes: int) -> int:
 
 
 def _sums(ratio: int, width: int) -> int:
-    """Return the bytes of a page of fp32 sums and gates; twice as many if keys overlap."""
+    """Return the bytes of a page of unfinished keys: fp32 sums and gates, twice if keys overlap."""
     overlap = 2 if ratio == INDEXED_RATIO else 1
     return _page(_SUM_BLOCKS[ratio] * 2 * overlap * width * _FP32)
 

@@ -1,4 +1,4 @@
-"""Second tier of the KV cache in host memory: its size, rules and bandwidth.
+"""Second tier of the KV cache in host memory: its capacity, rules and bandwidth.
 
 Sources: vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
 ``vllm/config/vllm.py: _post_init_kv_transfer_config``, lmcache 0.5.6 (``v1/config.py``), and
@@ -28,9 +28,9 @@ from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
 LRU, ARC = POLICIES = ("lru", "arc")
-#: Types of tiers. In the first three, stored data is readable after the request ends, after its
-#: transfer job ends, or after the step that loads and stores. A ``BY_NODE`` tier stores nodes of a
-#: radix tree.
+#: Types of tiers. In the first three types, stored blocks become readable when their request ends,
+#: when their transfer job ends, or when their step ends. A ``BY_NODE`` tier stores nodes of a radix
+#: tree.
 BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = "by_request", "by_job", "by_step", "by_node"
 #: vLLM's KV connectors that store keys and values in host memory; no other connectors are modelled.
 OFFLOADING, LMCACHE_V1 = "OffloadingConnector", "LMCacheConnectorV1"
@@ -44,8 +44,8 @@ _KEYS = {
 _LMCACHE = {
     "lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 5.0, "lmcache.chunk_size": 256,
 }  # fmt: skip
-#: First vLLM releases with the OffloadingConnector, with contiguous layers of a block, with chunks
-#: stored even if their last token is unknown, and with transfer jobs (vllm/v1/kv_offload and
+#: First vLLM releases with the OffloadingConnector; with contiguous layers of a block; that also
+#: store chunks whose last token is unknown; and with transfer jobs (vllm/v1/kv_offload and
 #: offloading/scheduler.py).
 _FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
 #: First vLLM release that stores only prompts (kv_offload/base.py: OffloadingSpec), and in which
@@ -54,36 +54,37 @@ _PROMPTS = (0, 31, 0)
 #: First vLLM release in which the ARC policy does not crash the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
 _PAGE_BYTES = 4096
-#: First SGLang release with ``UnifiedRadixCache``. ``HiRadixCache``, used before, needs a host
-#: pool larger than the GPU's. 0.5.13 to 0.5.18, whose source was not read, are treated like older
-#: releases.
+#: First SGLang release with ``UnifiedRadixCache``. ``HiRadixCache``, its predecessor, needs a host
+#: pool larger than the GPU's. Releases 0.5.13 to 0.5.18, whose source was not read, are treated
+#: like older ones.
 _UNIFIED = (0, 5, 19)
 #: First SGLang release that rounds the host pool up to whole pages plus one; earlier releases round
 #: down (memory_pool_host.py).
 _ROUNDS_UP = (0, 5, 9)
-#: Number of insertions of a node into the tree until it is stored (``write_through_threshold``).
+#: Number of insertions into the prefix tree after which a node is stored
+#: (``write_through_threshold``), by write policy.
 _THROUGH, _SELECTIVE = 1, 2
 
 
 @dataclass(frozen=True)
 class HostTier:
-    """Host memory that stores keys and values of one replica.
+    """Second tier of the KV cache of one replica, in host memory.
 
     Attributes:
         gpus: Number of GPUs of a replica that each store a part of every block.
-        chunks: Capacity of the tier in chunks.
-        chunk_blocks: Blocks of the GPU's KV cache per chunk.
+        chunks: Capacity of the tier in chunks, its units of storing and evicting.
+        chunk_blocks: Number of the GPU's KV cache blocks per chunk.
         policy: Eviction policy: ``lru`` or ``arc``.
         kind: Type of tier: ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``.
         prompt_only: Whether only chunks of prompts are stored.
-        skips_unknown: Whether a chunk is never stored if its last token is unknown when the step
-            is scheduled.
-        block_bytes: Bytes of a block on one GPU, transferred over this GPU's link.
+        skips_unknown: Whether chunks are never stored if their last token is still unknown when
+            their step is scheduled.
+        block_bytes: Bytes of a block on one GPU, which are transferred over this GPU's PCIe link.
         block_s: Seconds to transfer a block over the link.
         latency_s: Seconds of a transfer that do not depend on its size.
-        hits: Number of insertions of a node until it is stored; 0 to store nodes when they are
-            evicted from the GPU.
-        unified: Whether the tree is SGLang's ``UnifiedRadixCache``.
+        hits: Number of insertions of a prefix tree's node after which it is stored; 0 if nodes are
+            stored when the GPU evicts them.
+        unified: Whether the prefix tree is SGLang's ``UnifiedRadixCache``.
         layers: Number of layers that a load transfers one after another.
     """
 
@@ -103,12 +104,12 @@ class HostTier:
 
 
 def tier_block_bytes(layout: KvLayout) -> float:
-    """Return the bytes on one GPU of one block of every group, which a tier transfers together."""
+    """Return bytes per GPU of one block of every KV cache group; a tier transfers them together."""
     return layout.block_bytes * (layout.full_groups + layout.window_groups)
 
 
 def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier | None:
-    """Return the second KV tier of a deployment; None if it has none.
+    """Return the second KV cache tier of a deployment; None if it has none.
 
     Raises:
         PinnError: If flags contradict each other, or request a tier that is not modelled.
@@ -136,7 +137,7 @@ def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Hos
 def _native(
     deployment: Deployment, spec: EngineSpec, layout: KvLayout, extra: Mapping[str, Any]
 ) -> HostTier:
-    """Return the host tier of vLLM's OffloadingConnector."""
+    """Return the host memory tier of vLLM's OffloadingConnector."""
     named = served_release(VLLM, deployment.serving.engine_version)
     version = release(named)
     if version < _FIRST:
@@ -175,11 +176,9 @@ def _native(
 def _block_s(
     deployment: Deployment, spec: EngineSpec, block_bytes: float, version: tuple[int, ...]
 ) -> float:
-    """Return the seconds to transfer a block: its bytes over the link, and each copy's overhead.
+    """Return the seconds to transfer a block: its bytes over the link, plus overhead per copy.
 
-    From 0.31 on, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to 0.22
-    all layers of a block are contiguous (OffloadingConnector.prefer_cross_layer_blocks). Before
-    0.15, each layer has a page of keys and one of values (worker/cpu_gpu.py, split_k_and_v).
+    From vLLM 0.31 on, a block has one page per
     """
     layers = sum(group.count for group in deployment.model.layer_groups)
     pages = -(-layers // deployment.recipe.pipeline_parallel_size)
@@ -189,7 +188,7 @@ def _block_s(
 
 
 def _gpus(deployment: Deployment, by_job: bool) -> int:
-    """Return how many GPUs store a part of each block; 1 if all have the same latent keys."""
+    """Return how many GPUs store a part of each block; 1 if all have equal latent keys (MLA)."""
     recipe = deployment.recipe
     mixers = [group.attention for group in deployment.model.layer_groups]
     latent = all(isinstance(mixer, LatentAttentionSpec) for mixer in mixers)
@@ -237,7 +236,7 @@ def _lmcache(
 
 
 def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier:
-    """Return the host tier of SGLang's HiCache.
+    """Return the host memory tier of SGLang's HiCache.
 
     By default, a GPU kernel reads and writes pages over the link. The ``direct`` backend copies
     keys and values per layer and page (mem_cache/memory_pool_host.py: load_to_device_per_layer).
@@ -346,7 +345,7 @@ def read_transfer_config(text: str) -> dict[str, Any]:
 
 
 def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
-    """Return the capacity of the tier in bytes, over all workers of a replica."""
+    """Return the capacity of the host memory tier in bytes, over all GPUs of a replica."""
     if spec.kv_offloading_size:
         return spec.kv_offloading_size * GIB
     size = extra.get("cpu_bytes_to_use")
@@ -359,7 +358,7 @@ def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
 
 
 def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
-    """Return the GPU blocks per chunk, from ``block_size`` in tokens or ``blocks_per_chunk``."""
+    """Return the GPU's blocks per chunk, from ``block_size`` in tokens or ``blocks_per_chunk``."""
     if "blocks_per_chunk" in extra:
         if "block_size" in extra:
             raise PinnError(

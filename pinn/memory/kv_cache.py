@@ -25,11 +25,11 @@ from pinn.memory.longest_request import counted_blocks, logged_groups, start_blo
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
-#: Maximum share of the memory left by weights that SGLang uses for recurrent states; keys and
+#: Maximum share of memory, of what weights leave, that SGLang uses for recurrent states; keys and
 #: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). An equal share is assumed for
 #: TensorRT-LLM.
 STATE_SHARE = 0.9 / 1.9
-#: Tensor-parallel sizes that are tried, in ascending order.
+#: Tensor-parallel sizes that are tried, in ascending order, for a size that starts.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
 DEFAULT_SETTINGS = EngineSpec()
 
@@ -58,7 +58,8 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         total = _blocks(layout, kv_cache_bytes(deployment, engine))
     layout = replace(layout, blocks=max(total - 1, 0))
     needed = least_blocks(deployment, layout)
-    # vLLM compares the needed blocks with all blocks, including its null block.
+    # vLLM's own check is laxer by one block: it also counts the null block, which no request can
+    # use.
     if needed > layout.blocks:
         raise _too_small(deployment, layout, needed)
     return layout
@@ -67,10 +68,10 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 def started(
     deployment: Deployment, engine: EngineSpec | None = None, tokens: int = 0
 ) -> EngineSpec:
-    """Return engine settings of a server that is known to have started.
+    """Return the engine settings of a server that is known to have started.
 
-    If the predicted cache is too small, it is enlarged: to one request of ``tokens`` tokens, and to
-    the request of max_model_len that the engine checks for.
+    A predicted KV cache that is too small is enlarged. It then has room for one request of
+    ``tokens`` tokens, and for the request of max_model_len for which the engine checks.
 
     Raises:
         PinnError: If the weights do not fit, so that the server cannot have started.
@@ -93,10 +94,10 @@ def started(
 def cache_ends(
     deployment: Deployment, engine: EngineSpec | None, tokens: int
 ) -> tuple[EngineSpec, EngineSpec]:
-    """Return engine settings with the upper and the lower bound of the KV cache size.
+    """Return the engine settings with the upper and with the lower bound of the KV cache size.
 
     Both caches have room for at least one request of ``tokens`` tokens. If the user gives the
-    cache's memory or blocks, both bounds are equal.
+    cache's memory or blocks, the two bounds are equal.
     """
     engine = engine or DEFAULT_SETTINGS
     if engine.num_gpu_blocks_override is not None:
@@ -142,7 +143,7 @@ def kv_cache_bytes(deployment: Deployment, engine: EngineSpec) -> float:
     """Return the size of the KV cache on one GPU, in bytes.
 
     Raises:
-        PinnError: If weights and reserve leave no memory.
+        PinnError: If weights and other reserved memory leave no memory for the cache.
     """
     if engine.kv_cache_memory_bytes is not None:
         return engine.kv_cache_memory_bytes
@@ -169,18 +170,19 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Predicted KV cache of a replica, with its bounds.
+    """Predicted KV cache of a replica, with bounds of the prediction.
 
     Attributes:
         kv_tokens: Tokens in the KV cache, as the engine logs them at start; None if the engine
             does not start.
-        reason: Why the engine does not start, with the remedy; empty if it starts. Weights,
-            activations and the blocks of ``least_blocks`` have to fit.
+        reason: Why the engine does not start, with the remedy; empty if it starts. To start,
+            weights, activations and the blocks of ``least_blocks`` have to fit.
         fault: Why the engine does not start, without the remedy.
         kv_bytes: Bytes of the KV cache on one GPU; None if weights leave no memory.
-        byte_ends: Lower and upper bound of ``kv_bytes``, from errors on logged start-ups.
-        token_ends: Tokens in the KV cache at both bounds; None for a bound at which the engine does
-            not start.
+        byte_ends: Lower and upper bound of ``kv_bytes``, from errors of predictions of logged
+            start-ups.
+        token_ends: Tokens in the KV cache at the lower and the upper bound; None for a bound at
+            which the engine does not start.
         longest_requests: Number of requests of max_model_len tokens that fit at once.
     """
 
@@ -204,7 +206,7 @@ class MemoryFit:
 
 
 def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) -> MemoryFit:
-    """Return the predicted KV cache of a replica, by default with default engine settings."""
+    """Return the predicted KV cache of a replica; ``engine`` may set its size or memory share."""
     try:
         left, half = _given_bytes(deployment, engine), 0.0
         if left is None:
@@ -225,19 +227,20 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) ->
 
 
 def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
-    """Return the bytes per GPU of a cache whose size the user gives; None if it is not given."""
+    """Return the KV cache bytes per GPU that the user gives, also as blocks; None if not given."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
-    # Half a block is added, so that division into whole blocks does not lose one by rounding.
+    # Half a block is added to the bytes, so that division into whole blocks does not lose one by
+    # rounding.
     return (engine.num_gpu_blocks_override + 0.5) * empty_layout(deployment).block_bytes
 
 
 def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int]:
-    """Return the function from usable blocks to KV cache tokens as the release logs them.
+    """Return a function from usable blocks to KV cache tokens, as the engine's release logs them.
 
-    Up to 0.20.0 they are blocks / groups x tokens of the smallest block. From 0.20.1 on, they are
-    the tokens of as many requests of max_model_len as fit (vllm/v1/core/kv_cache_utils.py:
-    _report_kv_cache_config).
+    Up to vLLM 0.20.0, the tokens are blocks / groups x tokens of the smallest block. From 0.20.1
+    on, they are the tokens of as many requests of max_model_len as fit
+    (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
     """
     if not deployment.recipe.counts_longest_requests:
         groups, size = logged_groups(deployment, layout)
@@ -251,11 +254,11 @@ def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int
 def smallest_tensor_parallel_size(
     deployment: Deployment, known: Mapping[int, MemoryFit] | None = None
 ) -> int | None:
-    """Return the smallest tensor-parallel size whose engine starts at the lower bound of the cache.
+    """Return the smallest tensor-parallel size that starts with the lower bound of the KV cache.
 
     Args:
         deployment: Deployment that provides all other settings.
-        known: Predicted KV cache of each tensor-parallel size that was evaluated before, by size.
+        known: Predicted KV caches that are known already, by tensor-parallel size.
 
     Returns:
         One of ``TENSOR_PARALLEL_SIZES``; None if the engine starts with none of them.

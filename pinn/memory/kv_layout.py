@@ -1,4 +1,4 @@
-"""Layout of a KV cache: groups of layers, bytes per block, and blocks per request.
+"""Layout of a KV cache: its groups of layers, bytes per block, and blocks per request.
 
 Source: ``vllm/v1/core/kv_cache_utils.py: get_kv_cache_groups``.
 """
@@ -28,24 +28,25 @@ from pinn.specs.serving import VLLM
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
-#: Tensor-parallel size above any number of heads, so that each GPU has one head.
+#: Tensor-parallel size above any number of heads, with which each GPU has one head.
 _A_GPU_A_HEAD = 1 << 20
 
 
 @dataclass(frozen=True)
 class KvLayout:
-    """KV cache groups, as ``_get_kv_cache_groups_uniform_page_size`` forms them.
+    """KV cache groups of layers, as vLLM's ``_get_kv_cache_groups_uniform_page_size`` forms them.
 
     Attributes:
         block_bytes: Bytes of one block on one GPU.
         blocks: Number of usable blocks, without vLLM's null block.
         full_groups: Number of groups of layers that cache every token; 1 if all layers are alike.
         window_groups: Number of groups of layers that cache a window or a recurrent state.
-        window_blocks: Blocks per request in one of these groups: those of its window, and one more
-            if the window begins inside a block. A recurrent state has one block, or two if states
-            of prefixes are kept. Further blocks of a long chunk, which are freed after its step,
-            are not modelled.
-        window_share: Blocks in these groups that cover the tokens of one block of keys.
+        window_blocks: Blocks per request in one of these groups: the blocks of its window, and one
+            more, since the window may begin inside a block. A recurrent state has one block, or two
+            if states of prefixes are kept. Further blocks for a long chunk of a prompt, which are
+            freed after its step, are not modelled.
+        window_share: Number of blocks in one of these groups that cover the tokens of one block of
+            the full groups.
     """
 
     block_bytes: float
@@ -62,12 +63,12 @@ class KvLayout:
         return self.full_groups * blocks + self.window_groups * windowed
 
     def token_bytes(self, block_size: int) -> float:
-        """Return the bytes per token on one GPU, over the layers that cache every token."""
+        """Return the KV cache bytes per token and GPU, over the layers that cache every token."""
         return self.block_bytes / block_size * self.full_groups
 
 
 def tokens_beyond(deployment: Deployment) -> int:
-    """Return the maximum tokens past a request's end that its blocks cover: drafts of three steps.
+    """Return the maximum tokens past a request's end that its blocks cover because of drafts.
 
     At most two steps are in flight, and the draft model writes ahead of the second one.
     """
@@ -95,7 +96,7 @@ def empty_layout(deployment: Deployment) -> KvLayout:
 
 
 def _of_compressed(deployment: Deployment) -> KvLayout:
-    """Return DeepSeek-V4's layout: one group of all keys, and one of everything else."""
+    """Return DeepSeek-V4's KV cache layout: one group of all keys, and one of everything else."""
     recipe = deployment.recipe
     found = compressed_layout(deployment.model, recipe.scheduler.mixed_pages)
     block = found.block_bytes / recipe.pipeline_parallel_size
@@ -112,7 +113,7 @@ def _model_state_bytes(model: ModelSpec, tp: int) -> float:
 
 
 def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
-    """Return each mixer that has a recurrent state, with its number of layers."""
+    """Return each type of layer that has a recurrent state, after its number of layers."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
 
@@ -131,14 +132,14 @@ def _layout(
     """Return the KV cache groups and block size of a model.
 
     With ``in_blocks``, recurrent states are stored in blocks. All groups have the same number of
-    layers and share one pool of blocks. Of the two layer types (full, or window and state), the
-    rarer one decides this number; but if the other type has fewer than ``most`` times as many
-    layers, the other type decides.
+    layers and share one pool of blocks. This number is the number of layers of the rarer type (full
+    attention, or windows and states). If the other type has fewer than ``most`` times as many
+    layers, it is that type's number.
     """
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
-    # A block contains the compressed keys of all layers; a request's further data is in extra
-    # blocks.
+    # A block contains the compressed keys of all layers. Other data of a request, such as its
+    # window, is in extra blocks.
     if own:
         block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
         return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
@@ -184,9 +185,9 @@ def _pages(model: ModelSpec, tp: int, in_blocks: bool) -> tuple[int, int]:
 
 
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
-    """Return the layout with the draft's keys and values added to the groups of full attention.
+    """Return the layout, with the draft model's keys and values added to full attention's groups.
 
-    vLLM has a separate group for the draft, with the same bytes per token.
+    vLLM forms a separate group for the draft model, which takes as many bytes per token.
     """
     if deployment.draft is None:
         return layout
@@ -198,7 +199,7 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
 
 
 def gpu_cache_tokens(deployment: Deployment) -> float:
-    """Return how many tokens' keys and values, of one head and layer, fit into the L2 cache."""
+    """Return how many tokens' keys and values of one head and layer fit into the L2 cache."""
     mixers = (group.attention for group in deployment.model.layer_groups)
     widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
     widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight
@@ -207,11 +208,12 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Number format of cached keys and values.
+    """Bytes of the number format of cached keys and values.
 
     Attributes:
         element: Bytes per element.
-        packs_sparse: Whether sparse latent attention has fp8 keys in the format ``fp8_ds_mla``.
+        packs_sparse: Whether sparse latent attention (MLA) stores fp8 keys in the packed format
+            ``fp8_ds_mla``.
     """
 
     element: float
@@ -219,12 +221,13 @@ class CacheBytes:
 
     @classmethod
     def of(cls, deployment: Deployment) -> "CacheBytes":
-        """Return the number format of a deployment's KV cache.
+        """Return the bytes of the number format of a deployment's KV cache.
 
-        For fp8, FlashMLA's kernels use the format ``fp8_ds_mla``. On data-center Blackwell,
-        FlashInfer's kernels use plain fp8. SGLang runs these kernels, and vLLM prefers them from
-        0.17 on (vllm platforms/cuda.py: _get_backend_priorities, layers/attention/mla_attention.py;
-        sglang 0.5.12 mem_cache/memory_pool.py: NSATokenToKVPool).
+        For an fp8 cache, FlashMLA's kernels for sparse attention use the format ``fp8_ds_mla``. On
+        data-center Blackwell, FlashInfer's kernels use plain fp8. SGLang runs FlashInfer's kernels
+        there, and vLLM prefers them from 0.17 on (vllm platforms/cuda.py: _get_backend_priorities,
+        layers/attention/mla_attention.py; sglang 0.5.12 mem_cache/memory_pool.py:
+        NSATokenToKVPool).
         """
         blackwell = 10 <= deployment.gpu.compute_capability < 11
         older = deployment.serving.engine == VLLM and deployment.recipe.scheduler.packs_sparse_keys
@@ -233,11 +236,11 @@ class CacheBytes:
 
 
 def layer_kv_bytes(group: LayerGroup, tp: int, each: CacheBytes) -> float:
-    """Return the cached bytes per token and layer on one GPU, with the indexer's key.
+    """Return the cached bytes per token, layer and GPU, including the indexer's key.
 
     A layer without keys, or with another layer's keys, has 0 bytes. Sparse latent attention in
-    ``fp8_ds_mla`` has 656: 512 of 8-bit elements, a float32 scale per 128 elements, and a 16-bit
-    rotary key (vllm v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
+    format ``fp8_ds_mla`` has 656 bytes: 512 of 8-bit elements, a float32 scale per 128 elements,
+    and a 16-bit rotary key (vllm v1/kv_cache_interface.py: MLAAttentionSpec, 0.11.0 to 0.33.0).
     """
     mixer = group.attention
     if not isinstance(mixer, Attention) or mixer.shares_cache:

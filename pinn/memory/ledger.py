@@ -1,8 +1,8 @@
-"""Bytes of a server's GPU memory by use, except the KV cache.
+"""Bytes of a GPU's memory by use, except the KV cache.
 
 vLLM measures most entries at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
-Here, sizes that follow from vLLM's source are computed, and all others are from logged start-ups.
-``scripts/score_memory.py`` compares predictions with logs.
+Here, entries that follow from vLLM's source are computed, and all others are fitted to logged
+start-ups. ``scripts/score_memory.py`` compares predictions with logs.
 """
 
 from dataclasses import dataclass
@@ -20,50 +20,53 @@ from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import VLLM
 from pinn.units import GIB
 
-#: Device memory that CUDA reserves: bytes, and a share of the total. The result is within 0.15 GiB
-#: of the totals that 15 GPU models report, except A100-80GB (0.27 GiB).
+#: Memory of a GPU that CUDA does not report: constant bytes, plus a share of the total. The memory
+#: computed from it is within 0.15 GiB of what CUDA reports for 15 GPU models, except A100-80GB
+#: (0.27 GiB).
 KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
-#: CUDA modules and workspaces, and buffers of NCCL and custom all-reduces, which exist only with
-#: several GPUs. Both are "non-torch" memory of vLLM 0.11.0 on one H100 (0.13 to 0.14 GiB), on two
-#: (0.54 to 0.55 GiB), and on L40S without NVLink (0.21 GiB).
+#: Bytes of CUDA modules and workspaces, and of buffers of NCCL and custom all-reduces, which exist
+#: only with several GPUs. Their sum is "non-torch" memory in vLLM 0.11.0's log: 0.13 to 0.14 GiB on
+#: one H100, 0.54 to 0.55 GiB on two, and 0.21 GiB on two L40S without NVLink.
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB
 PCIE_COMMUNICATION_BYTES = 0.08 * GIB
-#: Memory that SGLang uses before it loads weights, as a part of CUDA's total. Start-ups on one H100
-#: log 0.3 to 0.6 GiB less than CUDA's total (0.4.1, 0.4.4, 0.5.19), a start-up on eight H200 logs
-#: 1.8 GiB less (0.5.12).
+#: Bytes that SGLang uses before it loads weights, on one GPU, and in addition on each of several.
+#: Start-ups on one H100 log 0.3 to 0.6 GiB less free memory than CUDA's total (0.4.1, 0.4.4,
+#: 0.5.19), a start-up on eight H200 logs 1.8 GiB less (0.5.12).
 SGLANG_CONTEXT_BYTES = 0.5 * GIB
 SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
-#: Peak activations of a dense layer, in inner widths per token: both halves of the gated
-#: activation, its result and a copy. The residual stream is added twice. Measured peaks of 8,192
-#: and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
+#: Peak activation elements per token of a dense layer, as a multiple of its inner width: both
+#: halves of the gated activation, its result and a copy. The residual stream is added twice.
+#: Measured peaks of steps of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
 FFN_VALUES = 4.0
-#: Peak activations of an expert layer, in inner widths per token, and the number of buffers.
-#: Grouped products need two buffers at once (vLLM model_executor/layers/fused_moe: workspace13,
-#: workspace2), each with the residual stream and three widths.
+#: Peak activation elements per token of an expert layer, as a multiple of its experts' inner width,
+#: and the number of buffers. Grouped products need two buffers at once (vLLM
+#: model_executor/layers/fused_moe: workspace13, workspace2), each with the residual stream and
+#: three widths.
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: Bytes of CUDA graphs per layer with experts, and per layer with latent attention, as vLLM
 #: estimates them at start. Logged estimates are 0.028 to 0.029 GiB for gpt-oss-120b with any number
 #: of GPUs and captured sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers there is one
 #: estimate, logged by vLLM 0.31.0 (1.1 GiB for 32 layers).
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
-#: Value of ``counted_graphs`` for releases that estimate the graphs of every layer.
+#: Value of the setting ``counted_graphs`` for releases that subtract the graphs of all layers.
 ALL_LAYERS = "all"
-#: Model types in ``data/engines/memory_errors.csv``; any other type has the widest interval.
+#: Types of deployments in ``data/engines/memory_errors.csv``; any other type has the widest
+#: interval.
 DENSE, MIXTURE, LATENT, HYBRID, SEVERAL = "dense", "mixture", "latent", "hybrid", "several GPUs"
 OTHER = "other"
 
 
 @dataclass(frozen=True)
 class Reserve:
-    """Bytes on one GPU that are used neither for weights nor for the KV cache.
+    """Bytes on one GPU that neither weights nor the KV cache use.
 
     Attributes:
         context: CUDA modules and workspaces of libraries.
-        communication: Buffers of collectives.
-        forward: Peak of activations in a step of ``max_num_batched_tokens`` tokens.
-        sampler: Peak of sampling for ``max_num_seqs`` requests. Only the maximum of ``sampler`` and
-            ``forward`` counts.
+        communication: Buffers of collective communication.
+        forward: Peak memory of activations in a step of ``max_num_batched_tokens`` tokens.
+        sampler: Peak memory of sampling for ``max_num_seqs`` requests. Only the maximum of
+            ``sampler`` and ``forward`` counts.
         graphs: CUDA graphs, if the release subtracts its estimate of them.
         given: Total given by the user, which replaces all other fields.
     """
@@ -88,7 +91,7 @@ class Reserve:
 
 @dataclass(frozen=True)
 class MemoryLedger:
-    """Bytes of one GPU's memory, by use.
+    """Bytes of one GPU's memory, by use, without the KV cache.
 
     Attributes:
         board: Total memory of the GPU, as nvidia-smi reports it.
@@ -96,7 +99,7 @@ class MemoryLedger:
         share: Share of memory that the engine may use, 0 to 1.
         share_of: Memory that ``share`` refers to: visible memory (``TOTAL``, vLLM), memory that is
             free before weights are loaded (``STATIC``, SGLang) or after (``FREE``, TensorRT-LLM).
-        weights: Weights of the model and a draft model, without those offloaded to the host.
+        weights: Weights of the model and its draft model, except weights offloaded to the host.
         lora: Slots that are allocated for LoRA adapters.
         reserve: All other memory, except the KV cache.
     """
@@ -111,17 +114,18 @@ class MemoryLedger:
 
     @property
     def reserved_bytes(self) -> float:
-        """Return the bytes, besides weights, that are subtracted from the usable memory.
+        """Return the bytes, besides weights and LoRA, that are subtracted from the usable memory.
 
-        SGLang's static share does not cover activations and graphs. It is a share of the memory
-        that was free before the weights were loaded (``model_runner.py: profile_max_num_token`` of
-        0.4.9, later ``kv_cache_configurator.py: _profile_available_bytes``).
+        For SGLang they are 0: activations and graphs use memory outside its static share. The share
+        refers to the memory that was free before the weights were loaded (``model_runner.py:
+        profile_max_num_token`` of 0.4.9, later ``kv_cache_configurator.py:
+        _profile_available_bytes``).
         """
         return 0.0 if self.share_of == STATIC else self.reserve.total
 
     @property
     def usable_bytes(self) -> float:
-        """Return the bytes that the engine may use; for ``FREE``, all visible memory."""
+        """Return the bytes within the engine's memory share; for ``FREE``, all visible memory."""
         if self.share_of == STATIC:
             held = self.reserve.context + self.reserve.communication
             return (self.visible - held) * self.share
@@ -129,7 +133,7 @@ class MemoryLedger:
 
     @property
     def left_bytes(self) -> float:
-        """Return the bytes left for KV cache and states; negative if weights do not fit."""
+        """Return the bytes left for KV cache and recurrent states; negative if there are none."""
         left = self.usable_bytes - self.weights - self.lora - self.reserved_bytes
         return left * self.share if self.share_of == FREE else left
 
@@ -150,7 +154,7 @@ class MemoryLedger:
 
 
 def memory_ledger(deployment: Deployment, engine: EngineSpec | None = None) -> MemoryLedger:
-    """Return the memory ledger of each GPU of one replica.
+    """Return the memory by use on each GPU of one replica.
 
     Args:
         deployment: Deployment of the replica.
@@ -174,7 +178,7 @@ def visible_bytes(gpu: GpuSpec) -> float:
 
 
 def reserve(deployment: Deployment) -> Reserve:
-    """Return the reserve on one GPU: memory that neither weights nor KV cache use."""
+    """Return the memory on one GPU that neither weights nor KV cache use."""
     model, recipe = deployment.model, deployment.recipe
     context, buffers = _libraries(deployment)
     values = max(_values(group, deployment) for group in model.layer_groups)
@@ -199,7 +203,7 @@ def _libraries(deployment: Deployment) -> tuple[float, float]:
 
 
 def _values(group: LayerGroup, deployment: Deployment) -> float:
-    """Return the peak number of activation values per token in a layer of this group."""
+    """Return the peak number of activation elements per token in a layer of this group."""
     recipe, ffn, stream = deployment.recipe, group.ffn, 2.0 * deployment.model.hidden_size
     if ffn is None:
         return stream
@@ -224,7 +228,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return a deployment's model types in ``memory_errors.csv``; their widest interval applies."""
+    """Return a deployment's types in ``memory_errors.csv``; the widest of their intervals holds."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]
@@ -241,8 +245,9 @@ def kinds_of(deployment: Deployment) -> tuple[str, ...]:
 def half_share(deployment: Deployment) -> float:
     """Return the half-width of the interval of KV memory, as a share of the visible memory.
 
-    It is the maximum error on logged start-ups of the deployment's type, but at least the P90 of
-    all errors on vLLM's start-ups (``scripts/score_memory.py --write``).
+    The half-width is the maximum error of predictions for logged start-ups of the deployment's
+    type, but at least the P90 of all errors for vLLM's start-ups (``scripts/score_memory.py
+    --write``).
     """
     known = _half_shares()
     return max(known.get(kind, known[OTHER]) for kind in kinds_of(deployment))

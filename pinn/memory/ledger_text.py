@@ -1,4 +1,4 @@
-"""Tables of one GPU's memory, and of the lines that the engine would log about it."""
+"""Tables of one GPU's memory by use, and of the lines that the engine would log about it."""
 
 from collections.abc import Iterator
 
@@ -13,13 +13,13 @@ from pinn.specs.model import LatentAttentionSpec
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
-#: Width in characters of the bar that represents all memory of the GPU.
+#: Width, in characters, of the bar that represents the GPU's whole memory.
 _BAR = 24
 _LOGS = "start-up logs"
 
 
 def ledger_grid(found: StartUp) -> Grid:
-    """Return a table of one GPU's memory, with GiB, a bar and the source of each entry."""
+    """Return a table of one GPU's memory by use, with GiB, a bar and the source of each entry."""
     grid = Grid.of("on one GPU", "GiB", Column("", True), Column("source", True, most=40))
     logged = _logged_sizes(found.log)
     for name, size, source in _entries(found):
@@ -31,7 +31,7 @@ def ledger_grid(found: StartUp) -> Grid:
 
 
 def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
-    """Return the logged bytes that replace predicted entries, by name of the entry."""
+    """Return the logged bytes that replace predicted entries, by the entry's name."""
     if log is None:
         return {}
     found = {
@@ -44,7 +44,7 @@ def _logged_sizes(log: StartupLog | None) -> dict[str, float]:
 
 
 def _entries(found: StartUp) -> Iterator[tuple[str, float, str]]:
-    """Yield name, bytes and source of each memory entry; the KV cache is the last one."""
+    """Yield name, bytes and source of each use of GPU memory; the KV cache is the last one."""
     ledger, held, recipe = found.ledger, found.ledger.reserve, found.deployment.recipe
     yield (
         "reserved by CUDA",
@@ -90,7 +90,7 @@ def _ends(found: StartUp) -> str:
 
 
 def log_grid(found: StartUp) -> Grid:
-    """Return a table of the lines that the engine would log, next to the lines that it did log.
+    """Return a table of the predicted lines of the engine's log, next to the lines in its log.
 
     Sources. vLLM: ``v1/worker/gpu_model_runner.py``, ``gpu_worker.py``,
     ``v1/core/kv_cache_utils.py``. SGLang: ``model_executor/model_runner.py``,
@@ -138,7 +138,7 @@ def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
 
 
 def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
-    """Return KV cache sizes as SGLang logs them: of keys and of values, or of one latent cache."""
+    """Return KV cache sizes as SGLang logs them: of keys and values, or of one latent cache."""
     groups = found.deployment.model.layer_groups
     if any(isinstance(group.attention, LatentAttentionSpec) for group in groups):
         return f"KV size: {kv_gib:.2f} GB"

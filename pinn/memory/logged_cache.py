@@ -1,4 +1,4 @@
-"""KV cache of a simulated server, with the size from a start-up log."""
+"""Size of a simulated server's KV cache, from its start-up log."""
 
 from dataclasses import replace
 
@@ -16,18 +16,18 @@ from pinn.units import GIB
 def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> EngineSpec:
     """Return the engine settings with the size of the logged KV cache.
 
-    Logged blocks are used unchanged. Without them, logged tokens determine the blocks exactly if
-    all layers cache every token. In all other cases, the logged memory determines them, to 0.01
-    GiB.
+    A logged number of blocks is used unchanged. If the log has none, the logged tokens determine
+    the blocks exactly if all layers cache every token. In all other cases, the logged memory
+    determines them, which is rounded to 0.01 GiB.
 
     Args:
-        engine: Engine settings without a size of the KV cache.
+        engine: Engine settings that do not set the KV cache's size.
         deployment: Deployment of the simulated server.
         log: Start-up log of this deployment.
 
     Raises:
         PinnError: If the log is of another engine, of another number of GPUs or of a failed start,
-            if it has no size of the cache, or if the settings already specify the size.
+            if it does not state the cache's size, or if the settings already specify the size.
     """
     _check(engine, deployment, log)
     layout = empty_layout(deployment)
@@ -43,7 +43,7 @@ def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> Eng
             f"the log of {log.engine} does not state the size of the KV cache: "
             "give the log of the whole start, until the server is ready"
         )
-    # Only vLLM counts its null block, which no request can use.
+    # Only vLLM's log counts the null block, which no request can use; the setting always counts it.
     total = blocks if deployment.serving.engine == VLLM else blocks + 1
     return replace(engine, num_gpu_blocks_override=total)
 
@@ -76,7 +76,7 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
 
 
 def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
-    """Return the blocks of the logged tokens, counted in the way of the logged release."""
+    """Return the number of blocks for the logged tokens, as the logged release counts tokens."""
     layout, recipe = empty_layout(deployment), deployment.recipe
     tokens = log.kv_tokens or 0
     if not recipe.counts_longest_requests or deployment.serving.engine != VLLM:
@@ -89,10 +89,10 @@ def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
 
 
 def logged_blocks(deployment: Deployment, log: StartupLog) -> int:
-    """Return the usable blocks of a logged cache.
+    """Return the number of usable blocks of a logged KV cache.
 
     Raises:
-        PinnError: Under the conditions of :func:`with_log`.
+        PinnError: Under the conditions in :func:`with_log`.
     """
     # The server has started, so it is irrelevant whether the longest request fits.
     short = replace(deployment, serving=replace(deployment.serving, max_model_len=1))

@@ -10,17 +10,17 @@ from pinn.memory.kv_layout import (
 )
 from pinn.specs.serving import VLLM
 
-#: Tokens of DeepSeek-V4's smallest block, the unit in which release 0.20.0 counts.
+#: Tokens of DeepSeek-V4's smallest block, the unit in which vLLM 0.20.0 counts cache tokens.
 _SMALLEST = 4
 
 
 def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
     """Return the maximum blocks that a request of ``tokens`` tokens occupies during its prompt.
 
-    A window covers its computed part and the tokens of the batches in flight, but at most the
-    request's tokens, plus one block if it begins inside a block (v1/kv_cache_interface.py:
-    SlidingWindowSpec). A recurrent state has one or two blocks, and one more within the prompt
-    (MambaSpec).
+    For a windowed layer, blocks cover the window and the tokens of the batches in flight, but at
+    most the request's tokens, plus one block because the window may begin inside a block
+    (v1/kv_cache_interface.py: SlidingWindowSpec). A recurrent state has one or two blocks, and one
+    more if states within the prompt are kept (MambaSpec).
     """
     recipe, size = deployment.recipe, deployment.recipe.block_tokens
     full = layout.full_groups * -(-tokens // size)
@@ -40,7 +40,7 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
 
 
 def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return a request's blocks, from which the release computes logged tokens and concurrency."""
+    """Return a request's blocks as vLLM counts them to log cache tokens and concurrency."""
     packed = _compressed(deployment)
     if packed is None or deployment.recipe.scheduler.mixed_pages:
         return start_blocks(deployment, layout, tokens)
@@ -49,7 +49,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return layer groups and tokens per block, as vLLM up to 0.20.0 counts them for its log."""
+    """Return the numbers of layer groups and tokens per block from which vLLM logs cache tokens."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST
@@ -65,7 +65,7 @@ def _compressed(deployment: Deployment) -> CompressedLayout | None:
 
 
 def _in_flight(deployment: Deployment) -> int:
-    """Return the tokens of steps in flight: of one step before 0.26, then of all concurrent steps.
+    """Return the maximum tokens of steps in flight: one step before 0.26, then all concurrent ones.
 
     Source: config/vllm.py: VllmConfig.max_in_flight_tokens.
     """

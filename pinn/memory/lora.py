@@ -10,11 +10,12 @@ from pinn.specs.precision import ACTIVATION_BYTES
 def lora_bytes(deployment: Deployment) -> float:
     """Return the bytes of all LoRA slots on one GPU; 0 without ``--enable-lora``.
 
-    A slot has two 16-bit matrices per output slice of a projection: rank x inputs, and outputs x
-    rank. Tensor parallelism splits the outputs of column-parallel and the inputs of row-parallel
-    projections (vllm/lora/layers/base_linear.py and column_parallel_linear.py: create_lora_weights,
-    0.11.0 to 0.33.0, without ``--fully-sharded-loras``). Projections of grouped-query attention and
-    of dense feed-forward layers are counted. Other projections and experts are not.
+    For each output slice of a projection (such as q, k and v), a slot has two 16-bit matrices: rank
+    x inputs, and outputs x rank. Tensor parallelism splits the outputs of column-parallel and the
+    inputs of row-parallel projections (vllm/lora/layers/base_linear.py and
+    column_parallel_linear.py: create_lora_weights, 0.11.0 to 0.33.0, without
+    ``--fully-sharded-loras``). Projections of grouped-query attention and of dense feed-forward
+    layers are counted. Other projections and experts are not.
     """
     serving = deployment.serving
     if not serving.enable_lora:
@@ -28,7 +29,7 @@ def lora_bytes(deployment: Deployment) -> float:
 
 
 def _slices(group: LayerGroup, deployment: Deployment) -> Iterator[tuple[float, float]]:
-    """Yield the inputs and outputs of every output slice of a layer's projections on one GPU."""
+    """Yield (inputs, outputs) per GPU of every output slice (such as q, k and v) of a layer."""
     hidden, tp = deployment.model.hidden_size, deployment.recipe.tensor_parallel_size
     mixer, ffn = group.attention, group.ffn
     if isinstance(mixer, AttentionSpec):

@@ -1,4 +1,4 @@
-"""Check whether a configuration starts, and which single flags would make it start."""
+"""Check whether a configuration's engine starts, and which single flags would make it start."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +26,8 @@ from pinn.units import GIB
 
 STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
 
-#: Maximum memory share that a remedy recommends, and the steps in which remedies raise the share
-#: and lower the context in tokens.
+#: Maximum memory share that a remedy recommends; step by which remedies raise the share; and step
+#: in tokens by which they lower the context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 
@@ -47,12 +47,12 @@ class StartUp:
 
     @cached_property
     def fit(self) -> MemoryFit:
-        """Return the KV cache: from the log if there is one, otherwise predicted."""
+        """Return the size of the KV cache: from the log if there is one, otherwise predicted."""
         return memory_fit(self.deployment, self.engine)
 
     @cached_property
     def predicted(self) -> MemoryFit:
-        """Return the predicted KV cache, even if there is a log."""
+        """Return the predicted size of the KV cache, even if there is a log."""
         return self.fit if self.log is None else memory_fit(self.deployment)
 
     @cached_property
@@ -62,7 +62,7 @@ class StartUp:
 
     @cached_property
     def smallest_tensor_parallel_size(self) -> int | None:
-        """Return the smallest tensor-parallel size with which the engine starts; None if none."""
+        """Return the smallest tensor-parallel size that starts; None if no size does."""
         known = {self.deployment.serving.tensor_parallel_size: self.fit}
         return smallest_tensor_parallel_size(self.deployment, known)
 
@@ -73,14 +73,14 @@ class StartUp:
 
     @property
     def verdict(self) -> str:
-        """Return ``STARTS``, ``STARTS_WITH`` (one of the remedies) or ``NEVER``."""
+        """Return ``STARTS``, ``STARTS_WITH`` (if one of the remedies is applied) or ``NEVER``."""
         if self.fit.is_certain:
             return STARTS
         return STARTS_WITH if self.remedies else NEVER
 
     @property
     def gib(self) -> dict[str, float]:
-        """Return the GiB on one GPU of each memory entry, and of both bounds of the KV cache."""
+        """Return the GiB on one GPU of each use of memory, and of both bounds of the KV cache."""
         found = {name: size / GIB for name, size in self.ledger.sizes().items()}
         if self.fit.byte_ends is not None:
             low, high = self.fit.byte_ends
@@ -119,7 +119,7 @@ class StartUp:
         }
 
     def __str__(self) -> str:
-        """Return a sentence on whether the engine starts, with its KV cache or the remedies."""
+        """Return a sentence on whether the engine starts, with its KV cache or flags to change."""
         fit, others = self.fit, " | ".join(self.remedies)
         if fit.is_certain:
             smallest = self.smallest_tensor_parallel_size
@@ -171,7 +171,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
-    """Yield flags that make the engine start, each with the smallest change that suffices."""
+    """Yield flags that each make the engine start alone, with the smallest change that suffices."""
     recipe, serving = deployment.recipe, deployment.serving
 
     def starts(name: str, value: FlagValue) -> bool:

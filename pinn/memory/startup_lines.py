@@ -1,9 +1,9 @@
 """Patterns of the lines in which engines log GPU memory at start.
 
-The lines of these releases were read in their source: vLLM 0.10.2, 0.11.0, 0.15.1, 0.20.0, 0.22.1,
-0.31.0 and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Lines of older
-releases of vLLM and of TensorRT-LLM follow their published logs. ``GB`` means 2^30 bytes in all
-engines' logs (SGLang: ``GB = 1024 * 1024 * 1024`` in mem_cache/memory_pool.py).
+Lines of the following releases are as in their source: vLLM 0.10.2, 0.11.0, 0.15.1, 0.20.0, 0.22.1,
+0.31.0 and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Lines of older vLLM
+releases and of TensorRT-LLM are as in published logs. ``GB`` means 2^30 bytes in all engines' logs
+(SGLang: ``GB = 1024 * 1024 * 1024`` in mem_cache/memory_pool.py).
 """
 
 import re
@@ -16,7 +16,7 @@ from pinn.units import GIB
 
 @dataclass(frozen=True)
 class Line:
-    """Pattern of a log line.
+    """Pattern of a line in an engine's log.
 
     Attributes:
         engine: Engine that writes the line.
@@ -29,7 +29,8 @@ class Line:
     pattern: re.Pattern[str]
 
 
-#: Groups of a pattern that are whole numbers, plain numbers, or text; all others are memory sizes.
+#: Groups of a pattern that are whole numbers, then plain numbers, then text. All other groups are
+#: memory sizes.
 COUNTS = frozenset({
     "kv_tokens", "blocks", "max_model_len", "tensor_parallel_size", "longest_fitting",
     "kv_cache_exact",
@@ -37,7 +38,7 @@ COUNTS = frozenset({
 PLAIN = frozenset({"max_concurrency", "memory_share"})
 TEXTS = frozenset({"release"})
 
-#: Values that a rank logs several times and that are summed, as for a draft and its target model.
+#: Values that a rank logs several times, as for target and draft model; their sum counts.
 ADDED = frozenset({"weights", "kv_cache", "graphs_taken"})
 
 _NUMBER = r"-?\d{1,15}(?:\.\d{1,15})?"
@@ -45,18 +46,19 @@ _COUNT = r"\d[\d,]{0,18}"
 
 
 def _line(engine: str, words: str, pattern: str) -> Line:
-    """Return a pattern in which ``#name`` matches a number of that name, and ``@name`` a count."""
+    """Return a pattern in which ``#name`` matches a number as group ``name``, ``@name`` a count."""
     kinds = {"#": _NUMBER, "@": _COUNT}
     spelled = re.sub(r"([#@])(\w+)", lambda m: f"(?P<{m[2]}>{kinds[m[1]]})", pattern)
     return Line(engine, words, re.compile(spelled))
 
 
-#: The logged line has the device before this text: GPU, CPU or XPU (vLLM 0.31.0
-#: vllm/v1/core/kv_cache_utils.py: update_kv_cache_capacity).
+#: Line with the tokens of the KV cache. The device (GPU, CPU or XPU) precedes this text in the line
+#: (vLLM 0.31.0 vllm/v1/core/kv_cache_utils.py: update_kv_cache_capacity).
 VLLM_KV_TOKENS = _line(VLLM, "KV cache size: ", r"\bKV cache size: @kv_tokens tokens")
 
 _VLLM = [
-    # Logged by vllm/v1/engine/core.py; then the API server's line, and from 0.15 on its banner.
+    # Release: logged by vllm/v1/engine/core.py, then by the API server, and from 0.15 on in its
+    # banner.
     ("LLM engine (v", r"Initializing an? (?:V[01] )?LLM engine \(v(?P<release>[^)\s]+)\)"),
     ("server version", r"vLLM (?:API )?server version (?P<release>\d[^\s,]*)"),
     ("  version ", "█  version (?P<release>\\d\\S*)"),
@@ -105,8 +107,9 @@ _SGLANG = [
     ("Load weight begin", r"Load weight begin\..*\bavail mem=#free_before_load GB"),
     ("Load weight end", r"Load weight end\..*\bmem usage=#weights GB"),
     ("Load weight end", r"Load weight end\..*\bavail mem=#free_after_load GB"),
-    # Logged by srt/mem_cache/memory_pool.py, and from 0.5.19 on by kv_pool_runtime.py, where the
-    # graphs are logged before the KV pool, whose size is an upper bound of its addresses.
+    # Logged by srt/mem_cache/memory_pool.py, and from 0.5.19 on by kv_pool_runtime.py. There,
+    # graphs are logged before the KV pool, and the pool's logged size is an upper bound (its
+    # address range).
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bK size: #kv_cache GB, V size: #kv_values GB"),
     ("llocated", r"[Cc]ache (?:is )?allocated\..*\bKV size: #kv_cache GB"),
     # Logged by srt/managers/scheduler.py.
@@ -127,7 +130,7 @@ _TRTLLM = [
 _OF_ENGINES = {VLLM: _VLLM, SGLANG: _SGLANG, TRTLLM: _TRTLLM}
 LINES = [VLLM_KV_TOKENS, *(_line(e, *pair) for e, pairs in _OF_ENGINES.items() for pair in pairs)]
 
-#: Lines of a failed start, with the memory that is needed and available: from vLLM's
+#: Lines of a failed start, some with the memory that is needed and available. They are from vLLM's
 #: check_enough_kv_cache_memory and load_model, the V0 engine's raise_if_cache_size_invalid and
 #: request_memory, SGLang's pool_configurator.py, and PyTorch.
 _FAILED = [
@@ -144,23 +147,24 @@ _FAILED = [
 ]  # fmt: skip
 FAILURES = [_line(*each) for each in _FAILED]
 
-#: Lines of a server that accepts requests; out of memory after such a line is not a failed start.
+#: Text in the line by which a server reports that it is ready. An out-of-memory error after this
+#: line is not a failed start.
 READY = ("Application startup complete", "The server is fired up and ready to roll")
 
-#: Pattern of the first line of a server's start; only the last start in a log counts.
+#: Pattern of the first line of a server's start. If a log has several starts, the last one counts.
 _BEGINS = re.compile(r"vLLM (?:API )?server version |█  version \d|\bserver_args=")
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-#: Prefixes that name the rank: ``(Worker_TP0 pid=7)`` and ``(EngineCore_DP1 pid=9)`` in vLLM,
-#: ``[2026-01-01 10:00:00 DP0 TP3]`` in SGLang, ``[RANK 2]`` in TensorRT-LLM.
+#: Prefixes of log lines that name the rank: ``(Worker_TP0 pid=7)`` and ``(EngineCore_DP1 pid=9)``
+#: in vLLM, ``[2026-01-01 10:00:00 DP0 TP3]`` in SGLang, ``[RANK 2]`` in TensorRT-LLM.
 _RANK = re.compile(r"\(([A-Z]\w+) (?:pid|rank)=|\[[\d\- :.]+((?: [A-Z_]+\d+)+)\]|\[(RANK \d+)\]")
-#: Engine of each word in a log, used if no line on memory identifies the engine.
+#: Engine by word in its log. The words are used if no line on memory identifies the engine.
 _NAMES = {"sglang": SGLANG, "tensorrt_llm": TRTLLM, "TensorRT-LLM": TRTLLM, "vllm": VLLM}
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A value in a log line: engine, rank, name, and the value in bytes or as logged."""
+    """One value in a log line: its engine, rank and name, and the value in bytes or as logged."""
 
     engine: str
     rank: str
@@ -169,7 +173,7 @@ class Fact:
 
 
 def facts_of(line: str) -> Iterator[Fact]:
-    """Yield the memory values of a log line."""
+    """Yield the values of GPU memory, and of related flags, in a log line."""
     line = _COLOURS.sub("", line)
     rank = _RANK.search(line)
     process = "".join(filter(None, rank.groups())).strip() if rank else ""
@@ -184,7 +188,7 @@ def facts_of(line: str) -> Iterator[Fact]:
 
 
 def values_of(found: re.Match[str]) -> dict[str, float | str]:
-    """Return the matched groups of a pattern: counts, numbers, text, or memory in bytes."""
+    """Return a matched pattern's values by name: counts, numbers, text, or memory in bytes."""
     values: dict[str, float | str] = {}
     for name, text in found.groupdict().items():
         if text is None:
@@ -199,7 +203,7 @@ def values_of(found: re.Match[str]) -> dict[str, float | str]:
 
 
 def failure_in(line: str) -> tuple[str, str, dict[str, float | str]] | None:
-    """Return engine, message and numbers of a failed start; None for all other lines."""
+    """Return (engine, message, numbers) of a line that reports a failed start; otherwise None."""
     for known in FAILURES:
         if known.words in line and (found := known.pattern.search(line)):
             return known.engine, line[found.start() :].strip(), values_of(found)
@@ -207,10 +211,10 @@ def failure_in(line: str) -> tuple[str, str, dict[str, float | str]] | None:
 
 
 def begins(line: str) -> bool:
-    """Return whether a line is the first line of a start."""
+    """Return whether a log line is the first line of a server's start."""
     return bool(_BEGINS.search(_COLOURS.sub("", line)))
 
 
 def named_engine(line: str) -> str:
-    """Return the engine that a line names; empty if it names none."""
+    """Return the engine that a log line names; empty if it names none."""
     return next((engine for name, engine in _NAMES.items() if name in line), "")

@@ -18,7 +18,7 @@ from pinn.memory.startup_lines import (
 )
 from pinn.specs.serving import SGLANG, TRTLLM
 
-#: Maximum characters of a line; longer lines are read in pieces.
+#: Maximum characters of a log line; longer lines are read in pieces.
 _MOST_LINE = 2**20
 
 
@@ -28,8 +28,8 @@ class StartFailure:
 
     Attributes:
         message: Text of the log, beginning with the reason.
-        max_model_len: Tokens of the longest request, for which the cache needs room.
-        needed: Bytes of this request's keys and values.
+        max_model_len: Tokens of the longest request, for which the cache would have needed room.
+        needed: Bytes of the longest request's keys and values.
         available: Bytes that the cache would have had.
         longest_fitting: Tokens of the longest request that would have fitted.
     """
@@ -43,18 +43,18 @@ class StartFailure:
 
 @dataclass(frozen=True)
 class StartupLog:
-    """Values of one start in a log: bytes on one GPU, None for values that the log does not have.
+    """Values in the log of one start: bytes on one GPU, None for values that are not logged.
 
-    Of several ranks, the minimum KV cache counts, and the maximum of all other values. The rank
-    with the least memory determines the cache of all ranks (``vllm/v1/core/kv_cache_utils.py:
-    get_kv_cache_configs`` uses the minimum number of blocks).
+    If several ranks log a value, the minimum counts for the KV cache and free memory, and the
+    maximum for other values. The rank with the least memory determines the cache of all ranks
+    (``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs`` uses the minimum number of blocks).
 
     Attributes:
         engine: ``vllm``, ``sglang`` or ``trtllm``; empty if the log does not identify the engine.
         release: Release as the log spells it.
         visible: Total memory that CUDA reports.
         free_before_load: Memory that is free before weights are loaded.
-        memory_share: Memory share that the user requested, or that the engine logs.
+        memory_share: Share of GPU memory that the user requested, or that the engine logs.
         tensor_parallel_size: Tensor-parallel size that the user requested.
         weights: Memory used by loading the model and, if there is one, the draft model.
         non_torch: Memory of CUDA and libraries, which PyTorch does not allocate.
@@ -62,7 +62,8 @@ class StartupLog:
             estimate of graphs, which is subtracted here.
         graphs_estimated: CUDA graphs as estimated before capture.
         graphs_taken: CUDA graphs as measured after capture.
-        kv_cache: Memory of keys and values; negative if weights and activations exceed the share.
+        kv_cache: Memory of keys and values; negative if weights and activations exceed the memory
+            share.
         kv_tokens: Tokens in the KV cache.
         blocks: Number of blocks of the cache, including the null block; None if not logged.
         max_concurrency: Number of requests of ``max_model_len`` tokens that fit at once.
@@ -90,17 +91,17 @@ class StartupLog:
 
 
 _FIELDS = {f.name for f in fields(StartupLog)}
-#: Names of values whose first occurrence counts, because flags are repeated; then names of values
-#: whose minimum counts. For all other values the maximum counts.
+#: Names of values whose first occurrence in a log counts, because flags are repeated; then names of
+#: values whose minimum over ranks counts. For all other values the maximum counts.
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
 _FREE = {"free_before_load", "free_after_load"}
 _LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}
-#: Names of flags, which do not prove by themselves that a file is the log of a start.
+#: Names of logged flags, which do not prove by themselves that a file is the log of a start.
 _ASKED = {"release", "memory_share", "tensor_parallel_size"}
 
 
 def read_startup_log(path: Path) -> StartupLog:
-    """Return the values that a server logged at start; of several starts in a file, the last.
+    """Return the values that a server logged at start; the last start in the file counts.
 
     Raises:
         PinnError: If the file cannot be read, or has no line about memory.
@@ -131,7 +132,7 @@ def read_startup_log(path: Path) -> StartupLog:
 
 
 def _lines(path: Path) -> Iterable[str]:
-    """Yield the first lines of a file, up to the maximum size that is read."""
+    """Yield the lines of a log file, up to the maximum size that is read."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             left = MOST_LOG_BYTES
@@ -146,7 +147,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
-    """Return the logged values of one engine: the engine of most of the facts."""
+    """Return the logged values of one engine: the one to which most of the values belong."""
     told = Counter(fact.engine for fact in facts if fact.name not in _ASKED)
     known = told or Counter(fact.engine for fact in facts) or engines
     engine = known.most_common(1)[0][0] if known else ""
@@ -159,12 +160,13 @@ def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
 
 
 def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -> float | str:
-    """Return one value for all ranks, from the values that they logged."""
+    """Return one value for all ranks, from all values that the ranks logged."""
     listed = [value for of_rank in values.values() for value in of_rank]
     if name in _FIRST:
         return listed[0]
     numbers = [[float(value) for value in of_rank] for of_rank in values.values()]
-    # a first pass with a small cache determines the size of the second pass's cache
+    # TensorRT-LLM first runs with a small cache to determine the size of the final cache, so the
+    # last value counts.
     if engine == TRTLLM:
         return numbers[-1][-1]
     if engine == SGLANG and name in _FREE:  # the draft model is loaded after the target model
@@ -176,7 +178,7 @@ def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -
 
 
 def _settled(found: dict[str, float | str]) -> dict[str, float | str]:
-    """Convert values to fields: whole counts, and separate values where a release logs a sum."""
+    """Convert logged values to fields of ``StartupLog``; values logged as a sum are separated."""
     values = dict(found)
     if "kv_cache_exact" in values:
         values["kv_cache"] = values["kv_cache_exact"]

@@ -1,4 +1,4 @@
-"""Bytes of weights on one GPU: padded for kernels, without those offloaded to the host."""
+"""Bytes of weights on one GPU: padded for kernels, without weights offloaded to the host."""
 
 from functools import lru_cache
 
@@ -12,14 +12,14 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-#: Numbers to whose multiples the hidden size, and Marlin's slices of experts, are padded (vLLM
-#: fused_moe/layer.py: maybe_roundup_hidden_size; fused_moe/oracle/mxfp4.py:
-#: mxfp4_round_up_hidden_size_and_intermediate_size).
+#: Numbers to multiples of which the hidden size of mxfp4 experts, and the width of their slices for
+#: Marlin, are padded (vLLM fused_moe/layer.py: maybe_roundup_hidden_size;
+#: fused_moe/oracle/mxfp4.py: mxfp4_round_up_hidden_size_and_intermediate_size).
 HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128
 
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
-    """Return the bytes of weights on one GPU, without those offloaded to the host."""
+    """Return the bytes of weights on one GPU, without weights offloaded to the host."""
     recipe = deployment.recipe
     total = _model_weight_bytes(deployment.model.stored, *_sizes(deployment))
     total += _encoder_parameters(deployment) * ACTIVATION_BYTES
@@ -29,7 +29,7 @@ def gpu_weight_bytes(deployment: Deployment) -> float:
 
 
 def _encoder_parameters(deployment: Deployment) -> float:
-    """Return the number of weights of encoders of images and audio on one GPU."""
+    """Return the number of weights of image and audio encoders on one GPU."""
     model, whole = deployment.model, 0
     for reader in (model.images, model.audio):
         if isinstance(reader, ImageReader | AudioReader):
@@ -49,7 +49,7 @@ def draft_weight_bytes(deployment: Deployment) -> float:
 
 
 def _sizes(deployment: Deployment) -> tuple[int, int, int, int]:
-    """Return how many GPUs split layers, experts and one expert, and experts' padding multiple."""
+    """Return numbers of GPUs that split layers, all experts and one expert; then padding width."""
     recipe = deployment.recipe
     of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
     return (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))
@@ -65,7 +65,7 @@ def _model_weight_bytes(
     *,
     shared_head: bool = False,
 ) -> float:
-    """Return the bytes of a model's weights over all stages.
+    """Return the bytes of a model's weights on one GPU of each pipeline stage, in total.
 
     With ``shared_head``, output head and embedding are not counted.
     """
@@ -85,7 +85,7 @@ def _model_weight_bytes(
 
 
 def _width_multiple(deployment: Deployment) -> int:
-    """Return the number to whose multiple the width of an mxfp4 expert's slice is padded."""
+    """Return the number to a multiple of which the width of an mxfp4 expert's slice is padded."""
     is_own = deployment.expert_kernels == AUTO
     return deployment.recipe.padded_width if is_own else MARLIN_MULTIPLE
 

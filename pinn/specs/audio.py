@@ -1,4 +1,4 @@
-"""Audio clips in prompts: the tokens of a clip, and the work of its encoder."""
+"""Audio clips in prompts: the tokens of a clip, and the work of encoding it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,17 +9,18 @@ from pinn.specs.config_fields import models_file
 from pinn.specs.encoder import EncoderSpec
 from pinn.specs.media import MediaItem, Unread
 
-#: Samples per second, and samples between spectrogram frames, of all supported feature extractors
-#: (transformers 5.24: whisper, gemma3n, gemma4 and phi4_multimodal, feature_extraction_<type>.py).
+#: Audio samples per second, and samples from one spectrogram frame to the next, in all supported
+#: feature extractors (transformers 5.24: whisper, gemma3n, gemma4 and phi4_multimodal,
+#: feature_extraction_<type>.py).
 SAMPLES_PER_S, HOP = 16_000, 160
 
 
 class Step(NamedTuple):
-    """A stage that merges several positions of a sequence into one.
+    """A stage (such as a convolution with stride) that merges several positions into one.
 
     Attributes:
         rounding: Rounding of the number of merged positions: ``up`` or ``down``.
-        divisor: Number of positions that become one.
+        divisor: Number of positions that become one position.
     """
 
     rounding: str
@@ -27,7 +28,7 @@ class Step(NamedTuple):
 
 
 def passed(positions: int, steps: tuple[Step, ...]) -> int:
-    """Return the number of positions left of a sequence after stages that merge positions."""
+    """Return the number of positions of a sequence after stages that merge positions."""
     for rounding, divisor in steps:
         positions = -(-positions // divisor) if rounding == "up" else positions // divisor
     return positions
@@ -38,12 +39,12 @@ class AudioReader:
     """Rule by which a model's processor and encoder turn audio into tokens.
 
     Attributes:
-        encoder: Encoder of the spectrogram.
-        before: Stages between spectrogram frames and the encoder's layers.
-        after: Stages between the layers and the prompt's tokens.
+        encoder: Encoder that processes the clip's spectrogram.
+        before: Merging stages between spectrogram frames and the encoder's layers.
+        after: Merging stages between the encoder's layers and the prompt's tokens.
         first: Number of audio samples in the first spectrogram frame.
         chunk: Number of spectrogram frames that the convolutions process at once; 0 for all.
-        attends: Number of frames whose positions attend to each other; 0 for all of a chunk.
+        attends: Number of frames whose positions attend to each other; 0 for all frames of a chunk.
         padded: Whether the last chunk is padded to full length before it is encoded.
         filled: Whether the padding of a clip also becomes tokens of the prompt.
         cut_s: Length in seconds beyond which audio is dropped; 0 for no limit.
@@ -64,7 +65,7 @@ class AudioReader:
     most_tokens: int = 0
 
     def item(self, seconds: float) -> MediaItem:
-        """Return the prompt tokens and the encoder's work of a clip, from its length."""
+        """Return the prompt tokens and the encoder's work of a clip of a length in seconds."""
         samples = round(SAMPLES_PER_S * (min(seconds, self.cut_s) if self.cut_s else seconds))
         frames = max((samples - self.first) // HOP + 1, 1)
         own = self._chunks(frames)

@@ -13,14 +13,14 @@ from pinn.errors import PinnError
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests of one engine step and their tokens.
+    """Requests of one engine step, with their new and cached tokens.
 
-    Each tuple has one entry per request, or one entry per group of equal requests (``counts``).
+    Each tuple has one entry per request, or per group of equal requests (``counts``).
 
     Attributes:
-        new_tokens: Tokens that the step computes, at least 1 per request.
-        cached_tokens: Tokens whose keys and values are cached, at least 0 per request: earlier
-            chunks of the prompt, a cached prefix, or the context of a decode.
+        new_tokens: Tokens that the step computes for a request, at least 1.
+        cached_tokens: Tokens of a request whose keys and values are cached before the step, at
+            least 0: earlier chunks of the prompt, a cached prefix, or the context of a decode.
         is_prefill: Whether the request still computes its prompt.
         reread_tokens: Context tokens of decodes whose keys and values are already in the GPU's L2
             cache, because another decode of the step has read them.
@@ -67,7 +67,7 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens that the step computes."""
+        """Return the number of tokens that the step computes, over all requests."""
         return sum(n * t for n, t in zip(self.entry_counts, self.new_tokens, strict=True))
 
     @property
@@ -88,7 +88,7 @@ class Batch:
 
 
 def _equal(requests: int, new_tokens: int, cached_tokens: int, *, is_prefill: bool) -> Batch:
-    """Return a batch with a single entry for all of its equal requests."""
+    """Return a batch of equal requests, as a single entry."""
     if requests < 1:
         return Batch()
     return Batch((new_tokens,), (cached_tokens,), (is_prefill,), 0.0, (requests,))
@@ -106,8 +106,8 @@ def parse_batch(text: str) -> Batch:
     """Parse the text of a batch, such as ``1 prefill 512 @ 0 + 64 decode @ 1k``.
 
     Raises:
-        PinnError: If a part is not ``N decode @ CONTEXT`` or ``N prefill TOKENS @ CACHED``, if
-            there are too many parts, requests or tokens, or if there is no request.
+        PinnError: If a part between plus signs is not ``N decode @ CONTEXT`` or ``N prefill TOKENS
+            @ CACHED``, if there are too many parts, requests or tokens, or if there is no request.
 
     >>> parse_batch("1 prefill 512 @ 0 + 2 decode @ 600").counts
     (1, 2)

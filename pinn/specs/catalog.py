@@ -32,8 +32,8 @@ def load_model(
             are case-insensitive. They are looked up in the catalog (``org/name``, a unique bare
             ``name`` or an alias), then in the local Hugging Face cache, then on the hub. A name
             without any match is interpreted word by word, with a warning (``find_variant``).
-        published_as: Name whose published sampling settings apply if the folder of a path has no
-            generation_config.json.
+        published_as: Name of the model whose published sampling settings apply if the folder of a
+            path has no generation_config.json.
         fallback_precision: Weight format to assume, with a warning, if the quantization is unknown.
 
     Raises:
@@ -115,14 +115,14 @@ def _load_file(
     sampling: Sampling | None,
     fallback: str | None,
 ) -> ModelSpec:
-    """Return the model of a config.json and of the quantization and processor files beside it."""
+    """Return the model of a config.json, with the quantization and processor files beside it."""
     quant, processor = (None if each is None else documents.read_json(each) for each in beside)
     settings = ReadSettings(name, quant, sampling, fallback, processor)
     return _read(documents.read_json(path), str(path), settings)
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Return the model of a config.json, from its keys or else from transformers' modules."""
+    """Return the model of a config.json, from its keys or, failing that, transformers' modules."""
     try:
         return model_from_config(config, source=source, **settings._asdict())
     except UnknownLayersError as refusal:
@@ -167,7 +167,7 @@ def _as_path(source: str | Path) -> Path | None:
 
 
 def _quantization_beside(path: Path) -> Path | None:
-    """Return the path of the quantization config in a config.json's folder; None without one."""
+    """Return the path of the quantization config in a config.json's folder; None if absent."""
     if path.name.endswith(PACKAGE_SUFFIX):
         quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{model_names.QUANT_FILE}")
     else:
@@ -176,6 +176,6 @@ def _quantization_beside(path: Path) -> Path | None:
 
 
 def _beside(path: Path, name: str) -> Path | None:
-    """Return the path of a file in a config.json's folder; None without one."""
+    """Return the path of a file in a config.json's folder; None if there is no such file."""
     found = path.with_name(name)
     return found if path.name == "config.json" and found.is_file() else None

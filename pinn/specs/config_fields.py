@@ -25,13 +25,13 @@ def models_file(name: str) -> dict[str, Any]:
 
 
 def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
-    """Return the key of each list entry, for a table that has a list of entries per key."""
+    """Return the key of each list entry, in a table that has a list of entries per key."""
     lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
     return {name: key for key, names in lists for name in names}
 
 
 def is_type(model_type: str, trait: str) -> bool:
-    """Return whether types.json lists a ``model_type``, or its family, under a trait."""
+    """Return whether types.json lists a ``model_type`` under a property, such as ``latent``."""
     known = models_file("types.json")
     return model_type in (known["traits"].get(trait) or known["releases"][trait])["types"]
 
@@ -42,8 +42,8 @@ def keys(*sizes: str) -> tuple[str, ...]:
     return tuple(name for size in sizes for name in known.get(size, (size,)))
 
 
-#: Endings of architecture names of generative models, and of pooling models. If both match, the
-#: model is generative (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
+#: Endings of the architecture names of generative models, then of pooling models. If both match,
+#: the model is generative (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
 _POOLS = (
     "ForTextEncoding", "ForSequenceClassification", "ForTokenClassification", "ForRewardModeling",
@@ -72,24 +72,24 @@ class ConfigFields:
         return str(self.text.get("model_type") or self.root.get("model_type") or "")
 
     def is_type(self, trait: str) -> bool:
-        """Return whether types.json lists this model type under a trait."""
+        """Return whether types.json lists this model type under a property, such as ``latent``."""
         return is_type(self.model_type, trait)
 
     @cached_property
     def mixer(self) -> Mapping[str, Any] | None:
-        """Return this type's entry in mixers.json; None for a type without recurrent layers."""
+        """Return the model type's entry in mixers.json; None for types without recurrent layers."""
         families, own = models_file("mixers.json")["families"], self.model_type
         return next((each for each in families if own in each["types"]), None)
 
     @property
     def is_listed(self) -> bool:
-        """Return whether types.json lists this model type: the meaning of its keys is known."""
+        """Return whether types.json lists this model type, so that its keys' meanings are known."""
         known = models_file("types.json")
         return self.model_type in known["defaults"] or any(map(self.is_type, known["traits"]))
 
     @property
     def is_gated(self) -> bool:
-        """Return whether a feed-forward layer is gated: it has three matrices instead of two."""
+        """Return whether feed-forward layers are gated: they have three matrices instead of two."""
         if self.is_listed:
             return not self.is_type("ungated")
         acts = models_file("types.json")["ungated_activations"]
@@ -109,7 +109,7 @@ class ConfigFields:
 
     @property
     def is_bidirectional(self) -> bool:
-        """Return whether tokens attend to later ones, by ``model_type`` or architecture name."""
+        """Return whether tokens attend to later tokens, by ``model_type`` or architecture name."""
         named = "Bidirectional" in self.architecture or self.architecture.endswith("ForMaskedLM")
         return named or self.is_type("encoder")
 
@@ -122,11 +122,11 @@ class ConfigFields:
         return misfit(f"{self.source}: {key}", rule, value)
 
     def get(self, *sizes: str) -> Any:
-        """Return the first value under given keys that is neither absent nor null; else None.
+        """Return the first value under given keys that is neither absent nor null; otherwise None.
 
         A name in ``sizes`` is a key of the config.json, or a size with several keys in
-        config_keys.json. The value 0 counts as present. An absent key has the default of its
-        configuration class; a null has no default.
+        config_keys.json. The value 0 counts as present. An absent key has the default of
+        transformers' configuration class; a null has no default.
         """
         for values in (self.text, self.defaults):
             for key in keys(*sizes):
@@ -156,7 +156,8 @@ class ConfigFields:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            # A listed model type without this key is refused: transformers would assume a default.
+            # A listed model type without this key is refused, because transformers would assume a
+            # default. An unlisted type is read from transformers' modules instead.
             kind = PinnError if self.is_listed else UnknownLayersError
             raise kind(self.error(f"{' or '.join(names)} is missing: {remedy}"))
         key = next((name for name in names if self.get(name) is not None), names[0])
@@ -169,7 +170,7 @@ class ConfigFields:
         return int(value)
 
     def truth(self, key: str) -> bool | None:
-        """Return the boolean under a key of the language model or else of the root; else None.
+        """Return the boolean under a key of the language model or the whole file; None if absent.
 
         Raises:
             PinnError: If the value is neither true nor false. A text such as ``"false"`` is
@@ -184,20 +185,20 @@ class ConfigFields:
         return None
 
     def of_layer(self, layer: int, kind: str, part: str) -> Mapping[str, object]:
-        """Return the sizes in which one layer differs from the model, by key.
+        """Return the sizes of one layer that differ from those of the whole model, by key.
 
-        Sources of such sizes: lists with an entry per layer; keys for windowed or for full layers
-        (``by_kind`` of types.json); ``per_layer_config`` (transformers 5); ``block_configs``
-        (Nemotron models from architecture search, vLLM's nemotron_nas.py).
+        Such sizes are in lists with an entry per layer; under keys for windowed or for full layers
+        (``by_kind`` of types.json); in ``per_layer_config`` (transformers 5); or in
+        ``block_configs`` (Nemotron models from architecture search, vLLM's nemotron_nas.py).
 
         Args:
             layer: Index of the layer, from 0.
-            kind: ``windowed`` or ``full``, the attention of the layer.
+            kind: ``windowed`` or ``full``, the type of the layer's attention.
             part: ``attention`` or ``ffn``, the part of the layer that needs the sizes.
         """
         found = {key: each[layer] for key, each in self._lists.items() if layer < len(each)}
-        # Gemma 4's full-attention layers have a separate number of KV heads only if keys are
-        # values.
+        # Gemma 4's full-attention layers have a separate number of KV heads only if their keys are
+        # also their values.
         has_own_values = self.get("attention_k_eq_v") is False
         for key, size in models_file("types.json")["by_kind"][kind].items():
             value, name = self.get(key), keys(size)[0]
@@ -269,7 +270,7 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     """
     if not isinstance(config, Mapping):
         raise PinnError(f"{source}: a config.json must be a JSON object, got {config!r:.60}")
-    thinker = config.get("thinker_config")  # the part of Qwen-Omni that processes prompts
+    thinker = config.get("thinker_config")  # the part of Qwen-Omni's model that processes prompts
     outer = thinker if isinstance(thinker, Mapping) else config
     nested = [outer.get("text_config"), outer.get("llm_config")]
     text = next((value for value in nested if value is not None), config)
@@ -293,14 +294,14 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
 
 # Supported ``model_type`` values of a config.json, and the reasons why other values are refused.
 
-#: Values of layer lists in config.json files that mean a layer with attention.
+#: Values of ``layer_types`` and similar lists in a config.json that mean a layer with attention.
 LAYER_TYPES = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
 ) | {"hybrid", "0", "1"}
 
 
 def check_supported(fields: ConfigFields) -> None:
-    """Refuse models with layers that have no cost model.
+    """Refuse models with layers whose time cannot be predicted.
 
     Raises:
         UnknownLayersError: If a layer type is not supported, or ``model_type`` is missing.
@@ -318,7 +319,7 @@ def check_supported(fields: ConfigFields) -> None:
 
 
 def notice(fields: ConfigFields) -> str | None:
-    """Return a sentence on how an unlisted ``model_type`` is read; None for a listed one."""
+    """Return a sentence on how an unlisted ``model_type`` is interpreted; None for a listed one."""
     if fields.is_listed:
         return None
     kind = "mixture of experts" if fields.get("experts") else "dense decoder"
@@ -328,14 +329,15 @@ def notice(fields: ConfigFields) -> str | None:
 
 
 def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
-    """Return the unsupported layer types of a config, each with the key that reveals it."""
+    """Return (unsupported layer type, config.json key that reveals it) for each such type."""
     found = list[tuple[str, str]]()
     if fields.is_type("planned"):
         return found
     marked = models_file("types.json")["markers"].items()
     for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
         value = fields.get(key)
-        # Doge: ``keep_window_size`` has no effect on contexts up to this number of tokens.
+        # Doge models: without experts, ``keep_window_size`` has no effect on contexts up to this
+        # number of tokens.
         if key == "keep_window_size" and not fields.get("is_moe"):
             value = value and value < fields.integer("max_position")
         if value and not (isinstance(value, list) and len(set(map(str, value))) == 1):
@@ -343,7 +345,7 @@ def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
     others = set(map(str, fields.listed("layer_types"))) - LAYER_TYPES
     if others:
         found.append((f"layers of type {', '.join(sorted(others))}", "layer_types"))
-    # MiniMax: 0 means linear attention, 1 softmax attention
+    # In MiniMax models, 0 means linear attention and 1 softmax attention.
     if 0 in fields.listed("attn_type_list"):
         found.append(("linear attention", "attn_type_list"))
     return found

@@ -22,26 +22,29 @@ _HEADS = (
 )  # fmt: skip
 _CHANNELS = ("in_channels", "in_chans", "num_channels")
 _POSITIONS = ("num_position_embeddings", "position_embedding_size")
-#: Config keys of the number of patches along a token's edge, then keys of its inverse.
+#: Config keys of the number of patches along the edge of an image token, then keys of its inverse.
 _MERGE = ("spatial_merge_size", "scale_factor", "pooling_kernel_size")
 _SHUFFLED = ("pixel_shuffle_ratio", "downsample_ratio")
-#: Default ratio of a feed-forward layer's inner width to the stream's width (Qwen2-VL's mlp_ratio).
+#: Default ratio of a feed-forward layer's inner width to the encoder's width (Qwen2-VL's
+#: mlp_ratio).
 _FFN_RATIO = 4
 #: Activation function that implies gated feed-forward layers, if the encoder family is unknown.
 _GATED = "silu"
-#: Projector of an encoder of unknown family: the one of Qwen and Kimi (vLLM kimi_k25_vit.py:
-#: KimiK25MultiModalProjector).
+#: Projector that is assumed for an encoder of an unknown family: that of Qwen and Kimi (vLLM
+#: kimi_k25_vit.py: KimiK25MultiModalProjector).
 _PROJECTOR = (("merged", "merged", "output"), ("merged", "out", "input"))
 
 
 class ProjectorMatrix(NamedTuple):
-    """A matrix between the encoder's layers and the language model's residual stream.
+    """A projector's matrix, between the encoder's layers and the language model.
 
     Attributes:
         inputs: Input width, the rows of the matrix.
         outputs: Output width, the columns of the matrix.
-        divided: Dimension that tensor parallelism divides: ``input`` or ``output``; empty for none.
-        copies: Number of such matrices; several for Qwen3-VL's ``deepstack_visual_indexes``.
+        divided: Dimension of the matrix that tensor parallelism divides: ``input`` or ``output``;
+            empty for none.
+        copies: Number of matrices of these sizes; several for Qwen3-VL's
+            ``deepstack_visual_indexes``.
     """
 
     inputs: int
@@ -51,13 +54,13 @@ class ProjectorMatrix(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A matrix outside attention, feed-forward layers and projector, such as a convolution's.
+    """An encoder's matrix outside attention, feed-forward layers and projector: a convolution's.
 
     Attributes:
-        rows: Number of rows that the matrix multiplies, per position of the layers.
+        rows: Number of input rows of the matrix, per position in the encoder's layers.
         inputs: Input width, the rows of the matrix.
         outputs: Output width, the columns of the matrix.
-        copies: Number of such matrices.
+        copies: Number of matrices of these sizes.
     """
 
     rows: int
@@ -73,14 +76,15 @@ class EncoderSpec:
     Attributes:
         width: Width of the residual stream.
         layers: Number of layers.
-        heads: Attention heads; 0 if unknown.
+        heads: Number of attention heads; 0 if unknown.
         ffn_width: Inner width of a feed-forward layer.
         gated: Whether a feed-forward layer has three matrices instead of two.
         full_layers: Number of layers in which all positions of a sequence attend to each other.
         window_patches: Positions per attention window in all other layers.
-        patch_values: Values of one patch, the input width of the patch embedding; 0 for audio.
-        positions: Rows of the position embedding table.
-        projector: Matrices after the layers; each row of their input becomes one token.
+        patch_values: Number of values in one patch, the input width of the patch embedding; 0 for
+            audio.
+        positions: Number of rows of the position embedding table.
+        projector: Matrices after the layers; each input row becomes one token of the prompt.
         products: Convolutions before the layers and in them, as matrices.
         attention_width: Width of the queries of all heads, and of keys and values; 0 if it equals
             ``width``.
@@ -105,7 +109,7 @@ class EncoderSpec:
 
     @property
     def layer_weights(self) -> int:
-        """Return the number of weights in all layers, with 4 attention and 2 or 3 FFN matrices."""
+        """Return the number of weights in all layers: 4 attention and 2 or 3 FFN matrices each."""
         matrices = 3 if self.gated else 2
         attention = 4 * self.width * (self.attention_width or self.width)
         return self.layers * (attention + matrices * self.width * self.ffn_width)
@@ -139,7 +143,7 @@ def encoder_parameters(config: Mapping[str, object]) -> int:
 
 
 def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpec | None:
-    """Return an encoder of a config.json; None if it is absent or its sizes are unknown.
+    """Return an encoder in a config.json; None if it is absent or its sizes are unknown.
 
     Args:
         config: Content of a config.json.
@@ -181,7 +185,7 @@ def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpe
 
 
 def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return Qwen-Omni's thinker, the part that processes prompts; else the whole config.json."""
+    """Return Qwen-Omni's thinker, the part that processes prompts; otherwise the whole config."""
     found = config.get("thinker_config")
     return found if isinstance(found, Mapping) else config
 
@@ -194,7 +198,7 @@ def has_encoder(config: Mapping[str, object]) -> bool:
 
 
 def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any] | None:
-    """Return an encoder's config, or sizes from the engine's code; None without an encoder."""
+    """Return an encoder's part of a config, or its sizes in the engine's code; None without it."""
     family = family_of(config, part)
     for path in (f"{part}_config", family.get("config", "")):
         found = at(config, path)
@@ -204,10 +208,10 @@ def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any]
 
 
 def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
-    """Return the encoder table's entry for a model type and an encoder type; empty if unknown.
+    """Return the entry of encoders.json for a model type and an encoder type; empty if unknown.
 
-    An unlisted model has no entry, even if it names a known encoder: it may have modified the
-    encoder (MiniMax-M3 has no position embedding).
+    A model type that is not in the table has no entry, even if it names a known encoder, which it
+    may have modified (MiniMax-M3 has no position embedding).
 
     Args:
         config: Content of a config.json.
@@ -232,7 +236,7 @@ def at(config: Mapping[str, object], path: str) -> Any:
 
 
 def size_of(text: str | int, sizes: Mapping[str, int]) -> int:
-    """Return a size that is written as a sum of products of numbers and names.
+    """Return a size that is written as a sum of products of numbers and names of sizes.
 
     >>> size_of("3*width+2", {"width": 5})
     17
@@ -245,7 +249,7 @@ def size_of(text: str | int, sizes: Mapping[str, int]) -> int:
 
 
 def sizes_of(config: Mapping[str, object], own: Mapping[str, object]) -> dict[str, int]:
-    """Return an encoder's sizes by name: computed ones, and the whole numbers of its config."""
+    """Return an encoder's sizes by name: derived ones, and the whole numbers in its config."""
     nested = next((config[k] for k in ("text_config", "llm_config") if config.get(k)), config)
     text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size", "d_model")
     width = first_size(own, *_WIDTH)
@@ -265,7 +269,7 @@ def sizes_of(config: Mapping[str, object], own: Mapping[str, object]) -> dict[st
 
 
 def _positions(family: Mapping[str, Any], own: Mapping[str, object], sizes: dict[str, int]) -> int:
-    """Return the number of rows of the position embedding table."""
+    """Return the number of rows of the encoder's position embedding table."""
     if "positions" in family:
         return size_of(family["positions"], sizes)
     if "class_tokens" not in family:
@@ -275,7 +279,7 @@ def _positions(family: Mapping[str, Any], own: Mapping[str, object], sizes: dict
 
 
 def merged_patches(config: Mapping[str, object], own: Mapping[str, object]) -> int:
-    """Return the number of patches along the edge of one image token."""
+    """Return the number of patches along an edge of the square that becomes one image token."""
     kernel = own.get("merge_kernel_size")
     if isinstance(kernel, list | tuple) and kernel and isinstance(kernel[0], int):
         return kernel[0]

@@ -1,8 +1,8 @@
 """Declarations of engine flags, one per field of a specification.
 
-The name of a field is the key of the flag in lists, grids, JSON and tables. Its declaration defines
-the option of every command with its help, the checks with their errors, and the field of the Go
-struct. The engines' own flag names are in ``data/engines/flags.csv``.
+The name of a field is the key of the flag in lists, grids, JSON and tables. The declaration defines
+the option of every command with its help, the checks of its value with their error messages, and
+the field of the Go client's struct. The engines' own flag names are in ``data/engines/flags.csv``.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,22 +30,22 @@ class Flag:
     """Declaration of an engine flag.
 
     Attributes:
-        help: Sentence that describes the setting.
+        help: Sentence that describes the setting, for help texts.
         default: Value if the flag is not given.
-        shown: Text of the default in the help, if the value does not explain itself.
+        shown: Text of the default in help texts, if the value does not explain itself.
         unit: Unit of the number; empty for a number without a unit.
-        least: Minimum of the number.
-        above: Exclusive lower bound, in place of ``least``.
-        most: Maximum of the number.
+        least: Minimum of a number.
+        above: Exclusive lower bound of a number, in place of ``least``.
+        most: Maximum of a number.
         allowed: Texts that are accepted; empty for any text.
         shorts: Short spellings, such as ``-tp``.
         spelled: Other engines' names of the flag, with underscores; a name that begins with
             ``no_disable`` is an inverted switch.
         engines: Engines that have the flag; empty if all engines have it.
-        remedy: Remedy in the error for a bad value; by default, to omit the flag.
-        decides_cost: Whether coefficients depend on the flag; other flags change step features or
-            the schedule.
-        several: Whether a command accepts a list of values and tries each of them.
+        remedy: Advice in the error message for a bad value; by default, to omit the flag.
+        decides_cost: Whether the coefficients of step time depend on the flag. Other flags change
+            the features of a step or the schedule.
+        several: Whether commands that compare configurations accept a list of values.
         hidden: Whether a command's help omits the flag.
         name: Name of the field; :func:`flags_of` fills in ``name``, ``kind`` and ``optional``.
         kind: Type of the value: ``int``, ``float``, ``bool`` or ``str``.
@@ -102,7 +102,7 @@ class Flag:
 
     @property
     def summary(self) -> str:
-        """Help text of the flag: sentence, unit, default, and engines if not all have the flag."""
+        """Help text of the flag: its sentence, unit, default, and engines if not all have it."""
         unit = "" if self.unit in self.help.lower().split() else self.unit
         default = f"default: {self.default_text}" if self.default_text else ""
         engines = f"{' and '.join(self.engines)} only" if self.engines else ""
@@ -112,7 +112,7 @@ class Flag:
     def read(self, value: object, name: str = "") -> FlagValue:
         """Convert a value of a list, a file or the command line to the flag's type.
 
-        A fraction in place of a whole number stays a fraction, so that :meth:`check` refuses it.
+        A fraction given for a whole number stays a fraction, so that :meth:`check` refuses it.
 
         Args:
             value: Text from the command line, or a value from YAML or JSON.
@@ -182,7 +182,7 @@ class Flag:
         return PinnError(f"{name or self.option} must {rule}, got {got}: {remedy}")
 
 
-#: Flag, valid for every engine, that skips the compatibility checks.
+#: Flag of this project, for every engine, that skips the compatibility checks.
 FORCE = Flag(
     "Predict a configuration even if the engine would refuse it.", False, name="force", kind="bool"
 )
@@ -212,7 +212,7 @@ def _named(name: str, annotation: str, found: Flag) -> Flag:
 
 @cache
 def _words() -> dict[str, dict[str, Any]]:
-    """Return the table ``flags.csv`` as fields of :class:`Flag`, by flag name."""
+    """Return the rows of ``flags.csv`` as fields of :class:`Flag`, by flag name."""
     found: dict[str, dict[str, Any]] = {}
     for row in read_rows(data_folder("engines") / "flags.csv"):
         spelled = {engine: row[engine] for engine in ("sglang", "trtllm") if row[engine]}
@@ -224,18 +224,17 @@ def _words() -> dict[str, dict[str, Any]]:
 def flags_apart(
     specification: type, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split values by name into the flags of a dataclass and all other values."""
+    """Split values into those of the flags that a dataclass declares, and all others, by name."""
     names = {flag.name for flag in flags_of(specification)}
     own = {name: value for name, value in values.items() if name in names}
     return own, {name: value for name, value in values.items() if name not in names}
 
 
 def given_flags(specification: type, values: Mapping[str, object], where: str) -> dict[str, Any]:
-    """Return the flags in another tool's file, converted to their types; other keys are ignored.
+    """Return the values of flags in another tool's file, converted to their types.
 
     Raises:
-        PinnError: If a value does not have its flag's type; the message names ``where`` the value
-            is.
+        PinnError: If a value does not have its flag's type; the message begins with ``where``.
     """
     return {
         flag.name: flag.read(values[flag.name], f"{where}: {flag.name}")
@@ -245,12 +244,12 @@ def given_flags(specification: type, values: Mapping[str, object], where: str) -
 
 
 def specified(make: Callable[..., Made], values: Mapping[str, object]) -> Made:
-    """Build a specification from flags by name; building it checks their values."""
+    """Build a specification from values of flags by name, which checks the values."""
     return make(**values)
 
 
 def check_flags(specification: Any) -> None:
-    """Check the values of all flags of a specification.
+    """Check the values of all flags of a specification, such as ``ServingSpec``.
 
     Raises:
         PinnError: If a flag has a bad value; the message describes the first such flag.
@@ -260,7 +259,7 @@ def check_flags(specification: Any) -> None:
 
 
 def _is_kind(value: Any, kind: str) -> bool:
-    """Return whether a value has a type, such as ``int``; NumPy's types count as Python's."""
+    """Return whether a value has the type ``kind``; NumPy's number types count as Python's."""
     if kind == "str":
         return isinstance(value, str)
     if isinstance(value, str):

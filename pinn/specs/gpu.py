@@ -1,4 +1,4 @@
-"""Datasheets of GPUs, read by name from the catalog, from a file or from other tools' formats."""
+"""Datasheets of GPUs, loaded by name from the catalog, or from files in several formats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pinn.specs.other_vendors import refuse_other_vendor
 from pinn.specs.precision import Precision
 from pinn.units import GIB, GIGA, TERA
 
-# Datasheet of a GPU: everything that is known about it without measurements.
+# Datasheet of a GPU: all that is known about it without measurements.
 
 #: Minimum plausible datasheet values in SI units; a smaller one was probably given in GB or GB/s.
 _LEAST = {
@@ -42,16 +42,16 @@ class GpuSpec:
         memory_bandwidth_bytes_per_s: Peak bandwidth of the device memory.
         memory_bytes: Capacity of the device memory.
         peak_flop_per_s: Dense FLOP/s by tensor-core math (``bf16`` always; ``fp8``, ``int8``,
-            ``fp4`` if the GPU has them). Never the rate with sparsity.
+            ``fp4`` if the GPU has them). Rates with sparsity are not allowed.
         sm_count: Number of streaming multiprocessors.
-        l2_bytes: Size of the last-level cache.
+        l2_bytes: Size of the last-level cache in bytes.
         compute_capability: CUDA compute capability, such as 9.0, which identifies the GPU
             generation.
         link_bandwidth_bytes_per_s: Bandwidth between GPUs of one node in one direction (NVLink,
             else PCIe).
         pcie_bandwidth_bytes_per_s: Bandwidth to the host in one direction.
         has_nvlink: Whether NVLink connects GPUs of one node.
-        source: Publication that the values are from.
+        source: Publication from which the values are.
     """
 
     name: str
@@ -88,7 +88,7 @@ class GpuSpec:
         return hash((self.name, self.memory_bandwidth_bytes_per_s, self.sm_count))
 
     def matmul_flop_per_s(self, weights: Precision) -> float:
-        """Return the dense FLOP/s of matrix multiplications with weights of a format.
+        """Return the peak dense FLOP/s of matrix products with weights of a number format.
 
         A GPU without tensor-core math for the format dequantizes the weights and multiplies at the
         bf16 rate (weight-only kernels such as Marlin; fp8 on Ampere).
@@ -96,15 +96,16 @@ class GpuSpec:
         return self.peak_flop_per_s.get(weights.math) or self.peak_flop_per_s["bf16"]
 
 
-# Network between servers: bandwidth of the network adapter of one GPU.
+# Network between servers: bandwidth of a GPU's network adapter.
 
-#: Port rates in bit/s of network adapters, of which each GPU has one: 100 Gb/s, then HDR, NDR and
-#: XDR InfiniBand or equivalent Ethernet (NVIDIA ConnectX-6, -7 and -8 datasheets).
+#: Rates of network adapters' ports in bit/s: 100 Gb/s, then HDR, NDR and XDR InfiniBand or
+#: equivalent Ethernet (NVIDIA ConnectX-6, -7 and -8 datasheets). Each GPU is assumed to have one
+#: port.
 PORT_BITS_PER_S = (100e9, 200e9, 400e9, 800e9)
 
 
 def network_bytes_per_s(gpu: GpuSpec) -> float:
-    """Return the bytes/s in one direction of the fastest network port that the PCIe link can fill.
+    """Return bytes/s per direction of the fastest network port that a GPU's PCIe link can fill.
 
     DGX A100 (PCIe 4.0) has 200 Gb/s for each GPU, DGX H100, H200 and B200 (PCIe 5.0) have 400 Gb/s
     (their datasheets). Switches and protocol overheads are ignored.
@@ -115,9 +116,9 @@ def network_bytes_per_s(gpu: GpuSpec) -> float:
 
 # Datasheets of GPUs in the file formats of other tools.
 
-#: Unit of each field in other tools' formats, in order of precedence. Names with ``mem`` and
-#: ``compute`` are from plain hardware tables, ``Bw`` and ``TFlops`` names from BLIS's
-#: hardware_config.json.
+#: Units (as factors to SI) of the fields in other tools' formats, in order of precedence. Names
+#: with ``mem`` and ``compute`` are from plain hardware tables, names with ``Bw`` and ``TFlops``
+#: from BLIS's hardware_config.json.
 _BANDWIDTH = {"memory_bandwidth_gb_s": GIGA, "BwPeakTBs": TERA, "BwEffTBs": TERA}
 _COMPUTE = {"compute_tflops_fp16": TERA, "TFlopsPeak": TERA, "TFlopsEff": TERA}
 _FP8 = {"compute_tflops_fp8": TERA, "TFlopsFP8": TERA}
@@ -126,11 +127,12 @@ _FIELDS: dict[str, dict[str, float]] = {
     "memory_bytes": {"memory_gb": GIB, "MemoryGiB": GIB},
     "sm_count": {"sm_count": 1},
 }
-#: Maximum plausible ratio of FP8 FLOP/s to bf16 FLOP/s; a larger ratio is one with sparsity.
+#: Maximum plausible ratio of FP8 FLOP/s to bf16 FLOP/s. If the ratio is larger, the FP8 rate is
+#: probably that with sparsity.
 _SPARSE_RATIO = 3.0
 
-#: Values assumed for an unknown GPU if its file lacks them: an Ampere card on PCIe, with the lowest
-#: capabilities that are served today.
+#: Values that are assumed for an unknown GPU if its file lacks them: an Ampere card on PCIe, with
+#: the lowest capabilities of GPUs in use for serving.
 _CONSERVATIVE = {
     "memory_bytes": 24 * GIB,
     "compute_capability": 8.0,
@@ -138,8 +140,9 @@ _CONSERVATIVE = {
     "pcie_bandwidth_bytes_per_s": 32 * GIGA,
     "has_nvlink": False,
 }
-#: Ratios that estimate an unknown GPU: dense bf16 FLOP/s per SM gives the SM count (A100: 312 T /
-#: 108), and L2 bytes per byte/s of bandwidth give the L2 size (A100-80GB: 40 MiB / 2.039 TB/s).
+#: Ratios by which values of an unknown GPU are estimated. FLOP/s divided by dense bf16 FLOP/s per
+#: SM is the number of SMs (A100: 312 T / 108). Bandwidth times L2 bytes per byte/s is the L2 size
+#: (A100-80GB: 40 MiB / 2.039 TB/s).
 _FLOP_PER_S_AND_SM = 312 * TERA / 108
 _L2_SECONDS = 40 * 2**20 / 2.039e12
 
@@ -147,17 +150,17 @@ _L2_SECONDS = 40 * 2**20 / 2.039e12
 def read_foreign_gpu(
     name: str, values: Mapping[str, object], known: GpuSpec | None, source: str
 ) -> GpuSpec:
-    """Return the datasheet of one GPU in another tool's hardware file.
+    """Return the datasheet of one GPU from another tool's hardware file.
 
     Two layouts are known: ``{memory_bandwidth_gb_s, compute_tflops_fp16, memory_gb, sm_count}``,
     and BLIS's ``{TFlopsPeak | TFlopsEff, TFlopsFP8, BwPeakTBs | BwEffTBs, MemoryGiB | memory_gb}``.
-    Values that the file lacks are those of the known GPU of that name, or else conservative
-    estimates. The ``source`` of the result lists them.
+    Values that the file lacks are those of the known GPU with this name, or else conservative
+    estimates, which the ``source`` of the result lists.
 
     Args:
         name: Key of the GPU in the file.
-        values: Object under that key, with the numbers of the GPU.
-        known: Datasheet of a known GPU of that name, if any.
+        values: Numbers of the GPU: the object under its key in the file.
+        known: Datasheet of a known GPU with this name; None if there is none.
         source: Name of the file, for error messages.
 
     Raises:
@@ -233,7 +236,7 @@ _NUMBERS = tuple(f.name for f in fields(GpuSpec) if f.type in ("float", "int"))
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
-    """Return the datasheet of a GPU, by its name or from a JSON file.
+    """Return the datasheet of a GPU, given its name or the path of a JSON file.
 
     Args:
         name_or_path: A name or alias, in any case and punctuation (``H100``, ``h100_sxm``); or the
@@ -296,7 +299,7 @@ def _plain(name: str) -> str:
 
 @cache
 def _known() -> dict[str, Path]:
-    """Return the datasheet file of each GPU name and alias in the catalog."""
+    """Return the datasheet file of each name and alias of a GPU in the catalog."""
     found: dict[str, Path] = {}
     read = {path: read_json(path) for path in sorted(data_folder("gpus").glob("*.json"))}
     for path, values in read.items():

@@ -21,14 +21,14 @@ from pinn.specs.nearest_family import nearest_remedy
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization import Quantization, read_quantization
 
-# Parts of a model outside its layers.
+# Parts of a model outside its layers, such as per-layer embeddings.
 
 
 def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, Any]:
-    """Return the parts outside the layers that every token needs, as fields of ``ModelSpec``.
+    """Return fields of ``ModelSpec`` for parts outside the layers that every token needs.
 
-    The parts are lookup tables, projections, and reads of earlier layers' outputs. Tensor
-    parallelism does not divide these narrow matrices.
+    These parts are lookup tables, projections, and reads of earlier layers' outputs. Tensor
+    parallelism does not divide their narrow matrices.
 
     - Gemma's per-layer embeddings: a token reads one row per layer. Gemma-3n also has LAuReL's
       low-rank pair and AltUp's streams (transformers' modeling_gemma3n.py, modeling_gemma4.py).
@@ -68,18 +68,18 @@ def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, 
     return found
 
 
-# Mixer and feed-forward part of each layer that a config.json describes.
+# Attention or recurrent mixer, and feed-forward part, of each layer in a config.json.
 
 FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
-#: Word in a layer plan for a layer of two attention and two dense parts, with experts in parallel
-#: (LongCat-Flash).
+#: Word in a list of layer types for a layer of two attention and two dense parts, with experts in
+#: parallel (LongCat-Flash).
 DOUBLE = "double"
-#: Word in a layer plan for a recurrent layer that a shared layer follows (Zamba).
+#: Word in a list of layer types for a recurrent layer that is followed by a shared layer (Zamba).
 SHARED = "shared"
 
 
 def layer_count(fields: ConfigFields) -> int:
-    """Return the number of layers; for Nemotron-3-Ultra, the length of ``layers_block_type``."""
+    """Return the model's number of layers; Nemotron-3-Ultra lists them in ``layers_block_type``."""
     types = fields.get("layers_block_type")
     default = len(types) if isinstance(types, list) else None
     if fields.get("H_cycles") is not None:
@@ -89,7 +89,7 @@ def layer_count(fields: ConfigFields) -> int:
 
 
 def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
-    """Return the mixer and the feed-forward part of each layer, first to last.
+    """Return each layer's attention or recurrent mixer and its feed-forward part, first to last.
 
     Raises:
         PinnError: If a needed size is missing or wrong, or a layer's type is unknown.
@@ -121,7 +121,7 @@ def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart
 
 
 def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model.LayerPart]:
-    """Return the layer parts in order of execution, repeated for layers that run several times.
+    """Return layer parts in order of execution; layers that run several times are repeated.
 
     In HRM each run counts as a layer: two stacks run alternately (modeling_hrm_text.py). Other
     models repeat the layers between the first and the last ones (vLLM's dory.py).
@@ -142,8 +142,8 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
 def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     """Return the type of each layer, such as ``full`` or ``linear``, first to last.
 
-    Several keys can specify the types; the first one that is present counts. Model families whose
-    layers are all alike have no such key: every layer has full attention.
+    Several keys of a config.json can specify the types; the first key that is present counts. Model
+    families whose layers are all alike have no such key: every layer has full attention.
 
     - Jamba: attention if ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py).
     - Kimi-Linear: layers are counted from 1 (configuration_kimi.py: ``is_kda_layer``).
@@ -177,7 +177,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     if found is None and usual is not None:
         return [usual] * layers
     words = list(found) if isinstance(found, list | str) else []
-    # RecurrentGemma: a pattern of layers that repeats
+    # RecurrentGemma's list is a pattern that repeats until all layers have a type.
     if words and fields.get("block_types") is not None:
         words *= -(-layers // len(words))
     if len(words) < layers:
@@ -222,7 +222,7 @@ def model_from_config(
         sampling: Sampling settings of the generation_config.json. If None, the keys of config.json
             itself are used, as in vLLM (``GenerationConfig.from_model_config``).
         fallback_precision: Weight format to assume, with a warning, if the quantization is unknown.
-        processor: Content of a preprocessor_config.json, whose limits of image sizes count.
+        processor: Content of a preprocessor_config.json, which limits image sizes.
 
     Raises:
         PinnError: If a field is missing or wrong, or a layer type or quantization is unknown.
@@ -260,7 +260,7 @@ def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.Mode
 
 
 class ReadSettings(NamedTuple):
-    """Facts about a model outside its config.json; see :func:`model_from_config`."""
+    """Facts about a model that its config.json lacks; see :func:`model_from_config`."""
 
     name: str
     quant_config: Mapping[str, object] | None = None
@@ -275,13 +275,13 @@ def model_of(
     stem: Mapping[str, Any],
     settings: ReadSettings,
 ) -> model.ModelSpec:
-    """Return a model from its layers, with the number formats that its config.json specifies.
+    """Return a model from its layers, with the number formats in its config.json.
 
     Args:
         fields: Fields of the config.json.
         parts: Parts of each layer, first to last.
-        stem: Fields of ``ModelSpec`` for parts outside the layers, by name.
-        settings: Facts about the model outside the config.json.
+        stem: Values of ``ModelSpec``'s fields for parts outside the layers, by name.
+        settings: Facts about the model that the config.json lacks.
     """
     quantization = quantization_of(fields, settings.quant_config, settings.fallback_precision)
     base, stored = _base_precision(fields), [part for part in parts if not part.again]
@@ -311,7 +311,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """Return the encoders of a multimodal model, which no step includes, as text; else empty."""
+    """Return as text which encoders of a multimodal model no step includes; empty if none."""
     root = thinker(fields.root)
     parts = [part for part in ("vision", "audio") if root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:
@@ -353,7 +353,7 @@ def _base_precision(fields: ConfigFields) -> Precision:
 def quantization_of(
     fields: ConfigFields, separate: Mapping[str, object] | None, fallback: str | None = None
 ) -> Quantization | None:
-    """Return the quantization of a config (root or language model), or else of the separate file.
+    """Return the quantization in a config.json, or else in the separate quantization file.
 
     Raises:
         PinnError: If the scheme is unknown and there is no fallback.
@@ -385,14 +385,14 @@ def _precisions(
     return precisions, quantization.kv_cache or base
 
 
-#: Format of the experts for each value of DeepSeek-V4's ``moe_quant_algo`` or ``expert_dtype``; fp4
-#: weights have 8-bit activations (vLLM 0.20.1 fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend,
-#: first choice).
+#: Number format of the experts for each value of DeepSeek-V4's ``moe_quant_algo`` or
+#: ``expert_dtype``. With fp4 weights, activations have 8 bits (vLLM 0.20.1
+#: fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend, first choice).
 _EXPERTS = {"NVFP4": "nvfp4", "fp4": "mxfp4_mxfp8", "fp8": "fp8_block"}
 
 
 def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> model.WeightPrecisions:
-    """Return DeepSeek-V4's weight formats, with its separate format of routed experts.
+    """Return DeepSeek-V4's weight formats, with the routed experts' separate format.
 
     Source: vLLM's DeepseekV4FP8Config.
     """
@@ -405,7 +405,7 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
 
 
 def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
-    """Return the number of weights in norms, biases, position tables and small mixer matrices.
+    """Return the number of weights in norms, biases, position tables and small matrices.
 
     Counted are a norm before each part and one at the end, biases of q, k, v and of gpt-oss's
     experts, and small matrices of recurrent mixers. Experts for images do not count: no text token
@@ -428,8 +428,8 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
         of_images = fields.listed("moe_intermediate_size")[-1]
         total += sum(f.experts * hidden * (3 * of_images + 1) for f in experts)
     streams = fields.integer("hc_mult", default=0, least=0)
-    # deepseek_v4.py: the fp32 matrices hc_attn_fn and hc_ffn_fn compute the mixing weights of each
-    # stream from all streams.
+    # DeepSeek-V4's fp32 matrices hc_attn_fn and hc_ffn_fn compute the mixing weights of each
+    # residual stream from all streams (deepseek_v4.py).
     total += 2 * len(parts) * (2 + streams) * streams**2 * hidden
     recurrent = [p.mixer for p in parts if isinstance(p.mixer, LinearMixerSpec)]
     return total + sum(mixer.small_parameters for mixer in recurrent)

@@ -1,4 +1,4 @@
-"""Images in prompts: the tokens of an image, and the work of its encoder."""
+"""Images in prompts: the tokens of an image, and the work of encoding it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,17 +15,19 @@ SCALED, PADDED, CANVAS, ASPECT = "scaled", "padded", "canvas", "aspect"
 
 
 class ImageSizes(NamedTuple):
-    """Sizes by which a processor scales and cuts an image.
+    """Sizes by which a model's processor scales an image and cuts it into tiles.
 
     Attributes:
         patch: Edge of a patch, in pixels.
-        merge: Edge of a token, in patches.
-        tile: Edge of the image that the encoder takes at once, in pixels; 0 for any size.
-        least: Minimum number of pixels (``grid``) or tiles.
-        most: Maximum number of pixels (``grid``), patches (``padded``), tokens or tiles.
-        longest: Maximum length of the longest edge, in pixels, or in patches (``padded``).
-        sizes: Sizes (height, width) that images are fitted to, in pixels.
-        condensed: Maximum tokens of an image, in tiles (LLaVA-OneVision); 0 for no limit.
+        merge: Edge of the square of patches that becomes one token, in patches.
+        tile: Edge of a tile (the image that the encoder takes at once), in pixels; 0 for any size.
+        least: Minimum number of pixels (rule ``grid``) or tiles.
+        most: Maximum number of pixels (rule ``grid``), patches (rule ``padded``), tokens or tiles.
+        longest: Maximum length of an image's longest edge, in pixels, or in patches (rule
+            ``padded``).
+        sizes: Sizes (height, width) to which images are fitted, in pixels.
+        condensed: Maximum tokens of an image, as a number of tiles (LLaVA-OneVision); 0 for no
+            limit.
     """
 
     patch: int
@@ -48,10 +50,10 @@ class ImageSizes(NamedTuple):
         return self.tile // self.patch // self.merge
 
     def whole(self, columns: int, rows: int, tokens: int) -> MediaItem:
-        """Return the tokens and encoder work of an image that is encoded as a whole.
+        """Return the tokens and encoder work of an image that is encoded as a whole, not in tiles.
 
         Args:
-            columns: Number of merged patches per row.
+            columns: Number of merged patches (squares that become one token) per row.
             rows: Number of merged patches per column.
             tokens: Number of prompt tokens.
         """
@@ -66,7 +68,7 @@ class ImageSizes(NamedTuple):
 
 
 def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image at its own size, with one token per merged patch.
+    """Return tokens and encoder work of an image near its own size: a token per merged patch.
 
     Source: qwen2_vl/image_processing_qwen2_vl.py: smart_resize; glm4v's function is equal for one
     frame.
@@ -76,7 +78,7 @@ def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image with one token per merged patch and one per row.
+    """Return tokens and encoder work of an image with a token per merged patch and per row.
 
     Images whose edges exceed ``longest`` are scaled down. Source:
     pixtral/processing_pixtral.py: _get_num_multimodal_tokens.
@@ -89,7 +91,7 @@ def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
 def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
     """Return tokens and encoder work of an image that has a constant number of tokens.
 
-    gemma3/processing_gemma3.py, llava/processing_llava.py.
+    Sources: gemma3/processing_gemma3.py, llava/processing_llava.py.
     """
     side = max(round(of.most**0.5), 1)
     return of.whole(side, side, of.most)
@@ -98,16 +100,17 @@ def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
 def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
     """Return tokens and encoder work of an image scaled to the largest grid within a token limit.
 
-    gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
+    Source: gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
     """
     columns, rows = tiles.filling(width, height, of.edge, of.most)
     return of.whole(columns, rows, columns * rows)
 
 
 def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image scaled down to its limits of size, then padded.
+    """Return tokens and encoder work of an image scaled down to size limits, then padded.
 
-    kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py: get_num_image_tokens.
+    Sources: kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py:
+    get_num_image_tokens.
     """
     columns, rows = tiles.within(width, height, of.patch, of.merge, of.longest, of.most)
     return of.whole(columns, rows, columns * rows)
@@ -116,8 +119,8 @@ def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
 def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
     """Return tokens and encoder work of an image on a canvas of tiles, and of its thumbnail.
 
-    The canvas is the one that scales the image least; tokens include separators of tiles. Source:
-    llama4/processing_llama4.py: _prompt_split_image.
+    The canvas is the one that requires the least scaling of the image. The tokens include
+    separators of tiles. Source: llama4/processing_llama4.py: _prompt_split_image.
     """
     columns, rows = tiles.canvas(width, height, of.tile, of.most)
     cut = columns * rows if columns * rows > 1 else 0
@@ -125,9 +128,9 @@ def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of tiles at the closest aspect ratio, and of a thumbnail.
+    """Return tokens and encoder work of an image in tiles of the closest aspect ratio.
 
-    got_ocr2/image_processing_got_ocr2.py: get_number_of_image_patches;
+    Sources: got_ocr2/image_processing_got_ocr2.py: get_number_of_image_patches;
     internvl/processing_internvl.py: _get_num_multimodal_tokens.
     """
     columns, rows = tiles.closest_aspect(width, height, of.tile, of.least, of.most)
@@ -136,9 +139,9 @@ def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image in tiles of the best size, and of its thumbnail.
+    """Return tokens and encoder work of an image in tiles of the best size, and a thumbnail.
 
-    Padding has no tokens; each row has one more token. Sources:
+    Padding has no tokens; each row of patches has one more token. Sources:
     llava_next/processing_llava_next.py, llava_onevision/processing_llava_onevision.py:
     _get_number_of_features.
     """
@@ -149,9 +152,9 @@ def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image split into tiles, and of its thumbnail.
+    """Return tokens and encoder work of an image split into tiles, and a thumbnail.
 
-    Each tile has two separators, each row of tiles one, and the thumbnail three. Source:
+    Each tile has two separator tokens, each row of tiles one, and the thumbnail three. Source:
     idefics3/processing_idefics3.py: _get_num_multimodal_tokens.
     """
     columns, rows = tiles.of_longest(width, height, of.tile, of.longest or 4 * of.tile)
@@ -162,7 +165,7 @@ def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image cut at its own size into tiles, and a thumbnail.
+    """Return tokens and encoder work of an image in tiles at its own size, and a thumbnail.
 
     Padding has no tokens; each row of patches has one more token. Source:
     phi4_multimodal/image_processing_phi4_multimodal.py: _preprocess.
@@ -171,8 +174,8 @@ def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
     return of.tiled(columns * rows + 1, of.tile_edge**2 + 1 + cut + of.tile_edge)
 
 
-#: Name of a rule in data/models/encoders.json -> function. Processors of transformers 5.24 have the
-#: same rules.
+#: Function of each rule, by its name in data/models/encoders.json. The rules are those of the
+#: processors in transformers 5.24.
 _RULES: dict[str, Callable[[ImageSizes, int, int], MediaItem]] = {
     GRID: _grid, ROWS: _rows, FIXED: _fixed, SCALED: _scaled, PADDED: _padded, CANVAS: _canvas,
     ASPECT: _aspect, ANYRES: _anyres, SPLIT: _split, CROPS: _crops,
@@ -184,7 +187,7 @@ class ImageReader:
     """Rule by which a model's processor turns an image into tokens.
 
     Attributes:
-        rule: Name of a rule, such as ``grid``.
+        rule: Name of the rule, such as ``grid``.
         sizes: Sizes by which the rule scales and cuts an image.
         encoder: Vision encoder that computes the patches.
     """
@@ -205,8 +208,8 @@ def image_reader(
 
     Args:
         config: Content of a config.json.
-        processor: Content of a preprocessor_config.json, whose limits count; None for the defaults
-            of the processor's class.
+        processor: Content of a preprocessor_config.json with the limits of image sizes; None for
+            the defaults of the processor's class.
     """
     config = encoder.thinker(config)
     own, kind = encoder.encoder_config(config, encoder.VISION), config.get("model_type")
@@ -224,7 +227,8 @@ def image_reader(
 
 
 _PINPOINTS = "image_grid_pinpoints"
-#: Rule of LLaVA with Pixtral's encoder (llava/processing_llava.py: PixtralProcessor).
+#: Rule and sizes of LLaVA models with Pixtral's encoder (llava/processing_llava.py:
+#: PixtralProcessor).
 _LLAVA_PIXTRAL = {"rule": ROWS, "longest": ["image_size", 1024]}
 
 
@@ -234,7 +238,7 @@ def _reader(
     found: Mapping[str, Any],
     processor: Mapping[str, object] | None,
 ) -> ImageReader | Unread:
-    """Return an image reader with the sizes of its rule, or the reason why a size is missing."""
+    """Return an image reader with the sizes of its rule, or the reason why there is none."""
     places = (processor or {}, own, config)
     limits = {n: _limit(found.get(n, ()), places) for n in ("least", "most", "longest")}
     patch, tile = (encoder.first_size(own, name) for name in ("patch_size", "image_size"))
@@ -249,7 +253,7 @@ def _reader(
         # The encoder computes all patches and then pools them into tokens.
         merge = max(round(tile / patch / limits["most"] ** 0.5), 1)
     if rule == CROPS:
-        merge = 2  # patches along the edge of img_processor's average pool
+        merge = 2  # patches along the edge that img_processor's average pool merges
     given: Any = next((p[_PINPOINTS] for p in places if p.get(_PINPOINTS)), None)
     if rule == ANYRES and not isinstance(given, list):
         return Unread(f"config.json lacks {_PINPOINTS}, the sizes that images are fitted to")
@@ -263,7 +267,7 @@ def _reader(
 
 
 def _limit(keys: list[str | int], places: tuple[Mapping[str, object], ...]) -> int:
-    """Return the first whole number under keys of given objects, else a number among the keys."""
+    """Return the first whole number under keys of given objects, or else the number in ``keys``."""
     for place in places:
         for key in keys:
             value = encoder.at(place, key) if isinstance(key, str) else None

@@ -44,7 +44,7 @@ def attentions(
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
-    """Return the indexer of each layer; in GLM-5.2, a layer may reuse earlier selected keys."""
+    """Return the sparse attention indexer of each layer; without heads, it reuses a selection."""
     if fields.get("topk_blocks") is not None:
         blocks, block, heads = map(fields.integer, ("topk_blocks", "index_block", "index_heads"))
         width = fields.integer("index_head_dim", "sparse_index_dim")
@@ -71,11 +71,11 @@ def _indexer(fields: ConfigFields) -> mixers.IndexerSpec:
 
 
 def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAttentionSpec]:
-    """Return the attention of each DeepSeek-V4 layer, by its ``compress_ratios``.
+    """Return the attention of each layer of DeepSeek-V4, from its ``compress_ratios``.
 
     The ``head_dim`` of a cached vector includes its 64 rotary elements.
     """
-    rates = fields.get("compress_rates")  # transformers 5: compression rates by layer type
+    rates = fields.get("compress_rates")  # transformers 5 has compression rates by layer type
     named = fields.per_layer("layer_types", layers) if isinstance(rates, dict) else None
     by_kind = None if named is None else [rates.get(str(kind), 0) for kind in named]
     ratios = fields.per_layer("compress_ratios", layers) or by_kind or [None]
@@ -96,9 +96,9 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
 
 
 def is_latent(fields: ConfigFields) -> bool:
-    """Return whether vLLM runs latent attention (MLA).
+    """Return whether vLLM runs the model with latent attention (MLA).
 
-    A config without MLA may have MLA's keys with null values.
+    A model without MLA may have MLA's keys, with null values.
     """
     is_known = fields.is_type("latent") or not fields.is_listed
     return is_known and fields.get("kv_lora_rank") is not None
@@ -130,7 +130,7 @@ def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
 
 
 def _gate_width(fields: ConfigFields, width: int) -> int:
-    """Return the elements per head that the query projection computes besides the query: gates."""
+    """Return the elements per head of gates, which the query projection also computes."""
     named = models_file("types.json")["gates"].get(fields.model_type, [])
     own = [each if isinstance(each, int) else fields.integer(each) for each in named]
     is_gated = fields.is_type("gated_attention") or bool(fields.get("mla_use_output_gate"))
@@ -178,7 +178,7 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
 
 
 def within(window: int | None, max_position: int) -> int | None:
-    """Return a window in tokens; None if no context of the model is longer than the window."""
+    """Return a window in tokens; None if it covers the model's longest context."""
     return None if window is None or window >= max_position else window
 
 
@@ -205,7 +205,7 @@ def _windowed_layers(fields: ConfigFields, layers: int) -> list[bool]:
     if pattern is not None:
         step = fields.integer("window_pattern", least=0)
         return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
-    # Qwen: only layers from max_window_layers on have the window.
+    # In Qwen models, only layers from max_window_layers on have the window.
     first = fields.integer("max_window_layers", default=0, least=0)
     return [i >= first or not fields.get("use_sliding_window") for i in range(layers)]
 
@@ -234,7 +234,7 @@ def feed_forwards(fields: ConfigFields, layers: int) -> list[DenseFfnSpec | MoeF
 
 
 def dense_layer(fields: ConfigFields, times: int = 1) -> DenseFfnSpec | None:
-    """Return a dense feed-forward layer, ``times`` as wide as the config.json states."""
+    """Return a dense feed-forward layer, ``times`` times as wide as the config.json states."""
     if fields.get("no_op"):
         return None
     return DenseFfnSpec(times * _dense_width(fields), fields.is_gated)
@@ -250,7 +250,8 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
         top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
         raise fields.error(f"{top_k} experts per token are more than the {experts} experts")
-    # The config lists two widths of experts: first of those for text, then of those for images.
+    # The config lists two widths of experts: that of experts for text, then that of experts for
+    # images.
     if fields.is_type("image_experts"):
         fields = fields.having(
             {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}
@@ -268,7 +269,8 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
-    # Each mixture-of-experts layer of this model type also has a dense layer, without a key.
+    # Each mixture-of-experts layer of these model types also has a dense layer, which no key
+    # states.
     if fields.is_type("dense_beside_experts"):
         return fields.integer("intermediate_size")
     if fields.get("shared_width") is not None:
@@ -279,15 +281,16 @@ def _shared_width(fields: ConfigFields, expert_width: int) -> int:
 def _dense_width(fields: ConfigFields) -> int:
     """Return the inner width of a dense feed-forward layer.
 
-    In Nemotron models from architecture search and in LFM2, the inner width is two thirds of the
-    stated width, rounded up (nemotron_nas.py: _ffn_mult_to_intermediate_size; modeling_lfm2.py:
-    Lfm2MLP). RecurrentGemma states the width of gate and up matrix together.
+    In Nemotron models from architecture search and in LFM2 models, the inner width is two thirds of
+    the stated width, rounded up (nemotron_nas.py: _ffn_mult_to_intermediate_size; modeling_lfm2.py:
+    Lfm2MLP). RecurrentGemma's config states the widths of gate and up matrix together.
     """
     hidden, multiple, times = fields.integer("hidden_size"), 256, fields.get("ffn_mult")
     thirds = 2 * hidden / 3
     if times is None:
         default = 4 * hidden if fields.is_type("wide") else None
-        # Granite's dense layers have only the shared experts' width.
+        # Granite's config has no separate width of dense layers; they are as wide as the shared
+        # experts.
         named = ("shared_intermediate_size",) if fields.model_type == "granitemoehybrid" else ()
         width = fields.integer("own_dense_width", *named, "dense_width", default=default)
         if fields.model_type == "recurrent_gemma":
@@ -302,7 +305,7 @@ def _dense_width(fields: ConfigFields) -> int:
 
 
 def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
-    """Return for each layer whether it is a mixture of experts, in a model with experts.
+    """Return for each layer of a model with experts whether the layer has experts.
 
     The keys and their meanings are from vLLM 0.15.1's model files. Without any of these keys, every
     layer has experts.
@@ -335,7 +338,7 @@ def moe_plan(fields: ConfigFields, layers: int) -> list[bool]:
 
 def _frequency_plan(fields: ConfigFields, layers: int) -> list[bool]:
     first = fields.integer("first_experts", default=0, least=0)
-    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # a key of ERNIE 4.5
+    end = fields.integer("moe_layer_end_index", default=-1, least=-1)  # a key in ERNIE 4.5's config
     last = end if end >= 0 else layers - 1
     frequency = fields.get("moe_layer_freq")
     if isinstance(frequency, list):

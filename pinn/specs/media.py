@@ -1,4 +1,4 @@
-"""An image or an audio clip of a prompt: its tokens, and the work of its encoder."""
+"""An image or an audio clip in a prompt: its tokens, and the work of encoding it."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from pinn.specs.encoder import EncoderSpec
 
 
 class MediaItem(NamedTuple):
-    """Tokens and encoder work of an image or an audio clip.
+    """Prompt tokens and encoder work of an image or an audio clip.
 
     Attributes:
         tokens: Number of prompt tokens, including separators.
-        rows: Number of rows that the projector multiplies.
-        patches: Number of positions that pass the encoder's layers.
+        rows: Number of rows of the projector's input.
+        patches: Number of positions (patches or audio frames) that the encoder's layers process.
         sequence: Number of positions that attend to each other in layers with full attention.
     """
 
@@ -22,7 +22,7 @@ class MediaItem(NamedTuple):
     sequence: int
 
     def flop(self, encoder: EncoderSpec) -> float:
-        """Return the FLOP of encoding the item: matrix products and attention."""
+        """Return the FLOP of encoding the image or clip: matrix products and attention."""
         weights = encoder.layer_weights + encoder.patch_values * encoder.width
         weights += sum(p.rows * p.copies * p.inputs * p.outputs for p in encoder.products)
         windowed = encoder.layers - encoder.full_layers
@@ -37,7 +37,7 @@ class Unread:
     """Image or audio input of a model, whose prompt tokens or encoder sizes are unknown.
 
     Attributes:
-        reason: What is unknown, as text.
+        reason: Text that states what is unknown.
     """
 
     reason: str

@@ -1,7 +1,7 @@
-"""Token mixers other than attention over all keys: recurrent states, indexers, cross-attention.
+"""Recurrent layers, sparse attention's indexers and cross-attention, with their sizes.
 
-A mixer with a recurrent state (linear attention or a state space) has no keys and values. It keeps
-a ``key_dim x value_dim`` matrix per request and head, which each token reads and writes once at any
+A recurrent layer (linear attention or a state space) caches no keys and values. It keeps a
+``key_dim x value_dim`` matrix per request and head, which each token reads and writes once at any
 context length.
 """
 
@@ -15,7 +15,7 @@ from pinn.specs.precision import ACTIVATION_BYTES
 GATED_DELTA, KDA, LIGHTNING = "gated_delta", "kda", "lightning"
 MAMBA1, MAMBA2 = "mamba1", "mamba2"
 CONVOLUTION, RECURRENCE = "convolution", "recurrence"
-#: Mixers that process each channel separately; their convolution covers only the values.
+#: Recurrent layers that process each channel separately. Their convolution covers only the values.
 _BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 
 #: Tokens per chunk of a scan, unless the model has a ``chunk_size``: 64 in flash-linear-attention's
@@ -24,8 +24,8 @@ _BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
 CHUNK_TOKENS |= {CONVOLUTION: 1, RECURRENCE: 1}
 
-#: Tokens per compressed key in layers of DeepSeek-V4; 0 for layers with a window only. Layers with
-#: the middle ratio have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
+#: Tokens per compressed key in DeepSeek-V4's layers; 0 for layers with only a window. Layers with
+#: ratio 4 have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
 INDEXED_RATIO = 4
 COMPRESSION_RATIOS = (0, INDEXED_RATIO, 128)
 
@@ -35,7 +35,7 @@ VECTOR_SLOWDOWN = 16.0
 
 
 class Part(NamedTuple):
-    """Rows of a weight matrix, as heads of equal width.
+    """Rows or columns of a weight matrix, as heads of equal width.
 
     Tensor parallelism divides the heads, or replicates them so that each GPU has one head.
     """
@@ -44,17 +44,17 @@ class Part(NamedTuple):
     width: int
 
     def elements(self, tensor_parallel_size: int = 1) -> int:
-        """Return the number of the matrix's rows on one GPU."""
+        """Return the number of these rows or columns on one GPU."""
         return max(self.heads // tensor_parallel_size, 1) * self.width
 
 
 class Projection(NamedTuple):
-    """A weight matrix of a mixer, with its rows and columns by heads.
+    """A weight matrix of attention or of a recurrent layer, with its rows and columns by heads.
 
     Attributes:
         name: Name of the matrix in vLLM's model code.
-        outputs: Output rows, one :class:`Part` per fused matrix.
-        inputs: Input width by heads; one head if every GPU has the whole input.
+        outputs: Output rows by heads, with one :class:`Part` per fused matrix.
+        inputs: Input columns by heads; one head if every GPU has the whole input.
     """
 
     name: str
@@ -62,31 +62,31 @@ class Projection(NamedTuple):
     inputs: Part
 
     def shape(self, tensor_parallel_size: int = 1) -> tuple[int, int]:
-        """Return the output and the input width of the matrix on one GPU."""
+        """Return (output width, input width) of the matrix on one GPU."""
         tp = tensor_parallel_size
         return sum(part.elements(tp) for part in self.outputs), self.inputs.elements(tp)
 
 
 @dataclass(frozen=True)
 class LinearMixerSpec:
-    """A mixer with a recurrent state.
+    """A recurrent layer: linear attention, a state space, or a causal convolution.
 
     Attributes:
         kind: ``gated_delta`` (Qwen3-Next, arXiv 2412.06464), ``kda`` (Kimi-Linear, arXiv
             2510.26692), ``lightning`` (MiniMax-01, arXiv 2501.08313), ``mamba1`` (arXiv
             2312.00752), ``mamba2`` (arXiv 2405.21060), ``convolution`` (LFM2, without other mixing)
             or ``recurrence`` of single channels (RecurrentGemma's RG-LRU, arXiv 2402.19427).
-        heads: Number of value heads, each with a state; for Mamba-1, of channels.
+        heads: Number of value heads, each with a state; for Mamba-1, number of channels.
         key_heads: Number of heads of keys and queries, which value heads share (Mamba: groups of B
             and C).
         key_dim: Width of a key, the rows of the state.
         value_dim: Width of a value, the columns of the state.
-        conv_width: Number of taps of the causal convolution before the mixer; 0 without one.
-        step_rank: Rank of the projection of Mamba-1's step size; 0 for other mixers.
-        chunk_tokens: Tokens per chunk of the scan.
+        conv_width: Number of taps of the causal convolution before the recurrence; 0 without one.
+        step_rank: Rank of the projection of Mamba-1's step size; 0 for other types.
+        chunk_tokens: Tokens per chunk in which prompts are scanned.
         state_bytes_per_element: Bytes per element of the state in the engine's cache.
-        full_gates: Number of KDA's two gates that are one full matrix (1 in Kimi-K3, 2 in Bailing).
-            All other gates are two matrices, with the rank of a value.
+        full_gates: Number of KDA's two gates that have one full matrix (1 in Kimi-K3, 2 in
+            Bailing). A gate without it has two matrices, with the width of a value head as rank.
     """
 
     kind: str
@@ -124,7 +124,7 @@ class LinearMixerSpec:
         return max(self.key_heads // tp, 1), self.key_dim, max(self.heads // tp, 1), self.value_dim
 
     def projections(self, hidden_size: int) -> tuple[Projection, ...]:
-        """Return the weight matrices of the mixer.
+        """Return the weight matrices of the recurrent layer.
 
         Sources: vLLM's qwen3_next.py, kimi_linear.py and layers/kda.py, minimax_text_01.py,
         layers/mamba/mamba_mixer.py and mamba_mixer2.py.
@@ -171,7 +171,7 @@ class LinearMixerSpec:
 
     @property
     def small_parameters(self) -> int:
-        """Return the number of small weights: convolution, decay, step bias, skip and norm."""
+        """Return the number of other weights: convolution, decay, step bias, skip and norm."""
         taps = self.conv_channels() * self.conv_width
         if self.kind == CONVOLUTION:
             return taps
@@ -182,7 +182,7 @@ class LinearMixerSpec:
         return taps + 3 * self.heads + self.heads * self.value_dim
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Return the bytes of states and convolution inputs per request and layer on one GPU.
+        """Return the bytes per request and layer, on one GPU, of states and convolution inputs.
 
         The convolution needs its last ``conv_width - 1`` inputs (vLLM's
         ``MambaStateShapeCalculator``).
@@ -195,15 +195,15 @@ class LinearMixerSpec:
     def token_flop(self) -> float:
         """Return the FLOP per head and token of a chunked scan, converted to the tensor-core rate.
 
-        With keys of width k, values of width v and chunks of c tokens:
+        The FLOP for keys of width k, values of width v and chunks of c tokens are:
 
-        - Scores in a chunk and their product with the values: 2 c (k + v). Mamba-2 computes the
+        - Scores within a chunk and their product with the values: 2 c (k + v). Mamba-2 computes the
           scores once per group of heads (arXiv 2405.21060, section 6).
         - Reading the state and adding to the state: 4 k v.
         - The delta rule also multiplies keys by keys and by their inverse, 2 c (2 k + v), and
           subtracts the stored values, 2 k v (arXiv 2412.06464, section 3.3).
         - Mamba-1's selective scan: 9 operations per element of the state (arXiv 2312.00752 and the
-          count in its code). RG-LRU: about as many (its equations 1 to 4).
+          count in its code). RG-LRU takes about as many (equations 1 to 4 of its paper).
         - A convolution: two operations per tap, and two for its gates.
         """
         k, v, c = float(self.key_dim), float(self.value_dim), float(self.chunk_tokens)
@@ -220,8 +220,9 @@ class LinearMixerSpec:
     def decode_flop(self) -> float:
         """Return the FLOP per head of one decoded token, whose state is updated element by element.
 
-        Decay, adding the outer product of key and value, and reading by the query take 5 FLOP per
-        element. The delta rule takes 3 more: it subtracts the value that the key reads first.
+        FLOP are converted to the tensor-core rate. Decay, adding the outer product of key and
+        value, and reading by the query take 5 FLOP per element of the state. The delta rule takes 3
+        more, because it first subtracts the stored value of the key.
         """
         if self.kind == CONVOLUTION:
             return self.token_flop()
@@ -231,8 +232,8 @@ class LinearMixerSpec:
     def token_bytes(self, tensor_parallel_size: int = 1) -> float:
         """Return the bytes of memory traffic per prefill token on one GPU.
 
-        They are the inputs and outputs of the convolution, the output of the mixer, and for each
-        chunk a 16-bit state that is written and read.
+        The traffic consists of the inputs and outputs of the convolution, the output of the layer,
+        and for each chunk a 16-bit state that is written and read.
         """
         tp = tensor_parallel_size
         moved = 2 * self.conv_channels(tp) + Part(self.heads, self.value_dim).elements(tp)
@@ -250,11 +251,11 @@ class IndexerSpec:
     parallelism replicates the indexer on every GPU.
 
     Attributes:
-        top_k: Number of keys that a query attends to.
+        top_k: Number of keys to which a query attends.
         heads: Number of scoring heads; 0 for a layer that reuses an earlier layer's selection.
         head_dim: Width of an indexer key, cached in fp8 with a 4-byte scale per 128 elements.
         ratio: Tokens per indexer key (DeepSeek-V4); 1 for other models.
-        block: Tokens per score, which are selected together, with 16-bit keys (MiniMax-M3:
+        block: Tokens that share a score and are selected together, with 16-bit keys (MiniMax-M3:
             vLLM 0.33.0 models/minimax_m3/common/indexer.py); 1 for other models.
     """
 
@@ -266,7 +267,7 @@ class IndexerSpec:
 
     @property
     def key_bytes(self) -> float:
-        """Return the cached bytes of indexer key and scales, per token.
+        """Return the cached bytes of the indexer's key and scales, per token.
 
         Source: vLLM's DeepseekV32IndexerCache.
         """
@@ -281,11 +282,11 @@ class IndexerSpec:
 
     @property
     def score_bytes(self) -> float:
-        """Return the traffic in bytes per (query, key) pair: an fp32 score, written and read."""
+        """Return the bytes moved per (query, key) pair: an fp32 score, written and read."""
         return 8.0 / self.ratio / self.block if self.heads else 0.0
 
     def projections(self, hidden_size: int, query_rank: int) -> tuple[Projection, ...]:
-        """Return the indexer's weight matrices: for its queries, its one key and head weights.
+        """Return the indexer's weight matrices: for its queries, its single key and head weights.
 
         The queries are projected from the compressed query of ``query_rank`` elements. A key that
         covers several tokens is a sum of two gated vectors per token (vLLM 0.20.1's
@@ -341,14 +342,15 @@ def head_width(fields: ConfigFields, heads: int) -> int:
     return hidden // heads
 
 
-# Recurrent mixer from the fields of a config.json, or from the attributes of a module.
+# Recurrent layer from the fields of a config.json, or from the attributes of a PyTorch module.
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-#: Bytes per element of the state, for mixer types whose config has no key for it (vLLM's
-#: mamba_utils.py: kda_state_dtype, linear_attention_state_dtype; modeling_recurrent_gemma.py).
+#: Bytes per element of the state, for types of recurrent layers whose config has no key for it
+#: (vLLM's mamba_utils.py: kda_state_dtype, linear_attention_state_dtype;
+#: modeling_recurrent_gemma.py).
 _STATE_BYTES = {KDA: 4.0, RECURRENCE: 4.0, LIGHTNING: 2.0, CONVOLUTION: 2.0}
-#: Sizes that are computed from other keys, by their words in mixers.json: Mamba-1's channels, and
-#: its rank "auto".
+#: Sizes that are computed from other keys, by the word that stands for them in mixers.json:
+#: Mamba-1's channels, and its rank if it is "auto".
 _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
     "(expanded)": lambda f: f.integer("mamba_expand", default=2) * f.integer("hidden_size"),
     "(sixteenth)": lambda f: -(-f.integer("hidden_size") // 16),
@@ -358,9 +360,9 @@ _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
 
 
 def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerSpec:
-    """Return the recurrent mixer of a config.json whose family has an entry in mixers.json.
+    """Return the recurrent layer of a config.json whose model family is in mixers.json.
 
-    KDA gates with a single matrix are those of vLLM 0.33.0 models/kimi_k3/nvidia/kda.py and of
+    For KDA gates with a single matrix, see vLLM 0.33.0 models/kimi_k3/nvidia/kda.py and
     modeling_bailing_hybrid.py.
     """
     nested, inner = fields.get("linear_attn_config"), fields  # transformers 5 has no nested config
@@ -374,11 +376,11 @@ def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerS
 def recurrent_mixer(
     entry: Mapping[str, Any], fields: ConfigFields, config: ConfigFields
 ) -> LinearMixerSpec:
-    """Return a recurrent mixer, with its sizes from the keys that an entry of mixers.json names.
+    """Return a recurrent layer, with sizes from the keys that an entry of mixers.json names.
 
     Args:
         entry: Entry of mixers.json.
-        fields: Fields that contain the sizes of the mixer.
+        fields: Fields that contain the sizes of the recurrent layer.
         config: Config.json of the model, which may specify the number format of the state.
     """
     kind = entry["kind"]
@@ -394,7 +396,7 @@ def recurrent_mixer(
 
 
 def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
-    """Return the size under the first key that is present, or its default (also for "auto")."""
+    """Return the size under the first key that is present, or its default; "auto" means absent."""
     *keys, last = names
     if isinstance(last, str) and last not in _COMPUTED:
         return fields.integer(*keys, last)
@@ -404,7 +406,7 @@ def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
 
 
 def stated_state_bytes(fields: ConfigFields) -> float:
-    """Return the bytes per element of a recurrent state: as the config states, or else 2.
+    """Return the bytes per element of recurrent states that the config states, or else 2.
 
     vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) follows this rule.
     """

@@ -14,15 +14,17 @@ from pinn.specs.media import Unread
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
-# Sampling settings, which determine the work of the sampler in every step.
+# Sampling settings of requests, which determine the work of the sampler in every step.
 
-#: ``--override-generation-config`` for clients that request temperature 0, as most benchmarks do.
+#: Value of ``--override-generation-config`` for clients that request temperature 0, as most
+#: benchmarks do.
 GREEDY = '{"temperature": 0}'
 
 #: Sampling values that ``transformers`` 4.57 treats as unset and does not pass on to vLLM
 #: (``GenerationConfig.to_diff_dict``).
 _NOT_SET = {"top_k": 50}
-#: Settings that vLLM reads in addition to the fields of ``Sampling``; no step depends on them.
+#: Settings that vLLM reads in addition to the fields of ``Sampling``; step times do not depend on
+#: them.
 _IGNORED = ("max_new_tokens",)
 
 
@@ -59,7 +61,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Return whether sampling is greedy; no tokens are filtered then (``SamplingParams``)."""
+        """Return whether sampling is greedy; then no tokens are filtered (``SamplingParams``)."""
         return self.temperature == 0
 
 
@@ -140,17 +142,17 @@ class AttentionSpec:
             None for full attention.
         qk_norm_full_width: Whether q and k are normalized over all heads together. Under tensor
             parallelism this takes an extra all-reduce (MiniMax-M2).
-        gate_width: Elements per head, besides the query, that the query projection computes: an
+        gate_width: Elements per head that the query projection computes besides the query: an
             output gate of the query's width (Qwen3-Next) or of one element, or position weights
             (Inkling).
         shares_cache: Whether the layer uses an earlier layer's keys and values instead of computing
             its own (Gemma-3n).
-        v_head_dim: Width of a value head; None if it equals the width of a key head (MiMo-V2
-            differs).
+        v_head_dim: Width of a value head; None if it equals the width of a key head (it differs in
+            MiMo-V2).
         values_are_keys: Whether a checkpoint has one matrix for keys and values (Gemma 4). Engines
             load this matrix twice (vLLM 0.33.0 models/gemma4.py: Gemma4Attention).
-        input_rows: Number of input vectors of the residual stream's width: 2 for Zamba (hidden
-            state and embedding), else 1.
+        input_rows: Number of concatenated input vectors, each of the residual stream's width: 2 for
+            Zamba (hidden state and embedding), else 1.
         indexer: Indexer that selects the keys of a query; None if a query sees its whole window.
     """
 
@@ -191,13 +193,14 @@ class AttentionSpec:
 class LatentAttentionSpec:
     """Multi-head latent attention (MLA) of one layer (DeepSeek-V2, arXiv 2405.04434, section 2.1).
 
-    The cache holds one compressed vector per token, which tensor parallelism does not divide. With
+    The KV cache has one compressed vector per token, which tensor parallelism does not divide. With
     an indexer the attention is sparse (DeepSeek-V3.2): a query sees the keys that the indexer
     selects.
 
     Attributes:
-        gate_width: Elements per head of the gate of the output; 0 without a gate.
-        shares_cache: Whether the layer uses an earlier layer's cached vectors and computes none.
+        gate_width: Elements per head of the output gate; 0 without a gate.
+        shares_cache: Whether the layer uses an earlier layer's cached vectors instead of computing
+            its own.
     """
 
     heads: int
@@ -243,9 +246,9 @@ class CompressedAttentionSpec(LatentAttentionSpec):
     Attributes:
         window_tokens: Number of keys in the window, which are single tokens.
         indexer: Indexer of the model. It has no heads in layers that see all or none of their
-            compressed keys. All layers are modeled with the indexer's reach, over which the window
-            is spread evenly. Shorter contexts are therefore charged for too few keys, and none for
-            too many.
+            compressed keys. All layers are modeled as if they reached as far as the indexer, with
+            the window's keys spread evenly over this reach. In shorter contexts, time is therefore
+            underestimated, never overestimated.
         ratio: Tokens per compressed key; 0 without compressed keys.
         output_groups: Number of groups of heads, each with a separate first output projection.
         output_rank: Output width of the first output projection of a group.
@@ -259,18 +262,18 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def cached_share(self) -> float:
-        """Return the number of compressed keys per token."""
+        """Return the number of compressed keys per token of context."""
         return 1 / self.ratio if self.ratio else 0.0
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return visible keys per context token: within a query's reach, and without a limit."""
+        """Return a query's keys per context token: within its reach, and over the whole context."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
     @property
     def kv_width(self) -> int:
-        """Return the bytes of a cached key: 64 elements have 16 bits, all others 8 bits.
+        """Return the bytes of a cached key: 64 elements have 16 bits, and all others 8 bits.
 
         vLLM has no other format (kv_cache_interface.py, MLAAttentionSpec.real_page_size_bytes).
         """
@@ -278,7 +281,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def summands(self) -> int:
-        """Return the number of gated vectors that each token adds to the keys that cover it."""
+        """Return the number of gated vectors that a token adds to the keys that compress it."""
         return 4 if self.indexer.heads else 2 * bool(self.ratio)
 
     @property
@@ -348,12 +351,12 @@ FeedForward = DenseFfnSpec | MoeFfnSpec
 
 
 class LayerPart(NamedTuple):
-    """One mixer and one feed-forward part, which make up a layer or one half of a double layer.
+    """One attention or recurrent part and one feed-forward part: a layer or half a double layer.
 
     Attributes:
         layer: Index of the layer in the config, from 0.
-        mixer: Token mixer; None for a feed-forward part without a mixer.
-        ffn: Feed-forward part; None for a mixer without a feed-forward part.
+        mixer: Attention or recurrent part; None for a feed-forward part alone.
+        ffn: Feed-forward part; None for an attention or recurrent part alone.
         again: Whether this part reuses the weights of an earlier layer.
     """
 
@@ -365,11 +368,11 @@ class LayerPart(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Layers of one shape: their number, token mixer and feed-forward part.
+    """Layers of one shape: their number, attention or recurrent part, and feed-forward part.
 
-    Nemotron-H's layers have either a mixer or a feed-forward part. A Falcon-H1 layer, with
-    attention and Mamba in parallel, counts as two layers. Layers that run ``again`` reuse the
-    weights of other layers, but cache their own keys and values.
+    Nemotron-H's layers have only one of the two parts. A Falcon-H1 layer, with attention and Mamba
+    in parallel, counts as two layers. Layers that run ``again`` reuse the weights of other layers,
+    but cache their own keys and values.
     """
 
     count: int
@@ -379,18 +382,18 @@ class LayerGroup:
 
     @property
     def halves(self) -> int:
-        """Return how many parts a layer has, each with a norm before and an all-reduce after it."""
+        """Return how many of both parts a layer has, each with its own norm and all-reduce."""
         return (self.attention is not None) + (self.ffn is not None)
 
     @property
     def runs(self) -> bool:
-        """Return whether text tokens pass through these layers."""
+        """Return whether text tokens are computed in these layers (not in cross-attention)."""
         return not isinstance(self.attention, CrossAttentionSpec)
 
 
 @dataclass(frozen=True)
 class WeightPrecisions:
-    """Number format of each type of weight matrix."""
+    """Number formats of a model's weights, by type of matrix."""
 
     attention: Precision = field(default_factory=lambda: precision("bf16"))
     dense_ffn: Precision = field(default_factory=lambda: precision("bf16"))
@@ -401,12 +404,12 @@ class WeightPrecisions:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only language model as a serving engine sees it.
+    """A language model as a serving engine sees it: layers, sizes and number formats.
 
-    A model with several MoE shapes is refused, because the list of step features has a fixed
-    length. All windows are modeled with the reach of the widest one, over which the keys of
-    narrower windows are spread evenly. Shorter contexts are therefore charged for too few keys, and
-    none for too many.
+    A model with several shapes of experts is refused, because a step's features have only one. All
+    windows are modeled as if as wide as the widest one, with the keys of narrower windows spread
+    evenly over it. In contexts shorter than the widest window, the time of narrower windows is
+    therefore underestimated, never overestimated.
 
     Attributes:
         name: Name under which the model was loaded, used in output only.
@@ -422,11 +425,13 @@ class ModelSpec:
         extra_parameters: Number of weights outside all matrices (biases, norms, position tables).
         lookup_parameters: Number of weights in tables from which a token reads one row (Gemma-3n's
             per-layer embeddings).
-        side_projections: Matrices outside the layers that every token passes, with their number.
+        side_projections: Matrices outside the layers by which every token is multiplied, each with
+            their number.
         streams: Number of residual streams that each half of a layer mixes (DeepSeek-V4); 0 for
             models with a single stream.
         sampling: Sampling settings of the generation_config.json; without one, vLLM's defaults.
-        asked_as: Name that the user gave, for headings; ignored when models are compared.
+        asked_as: Name by which the user requested the model, for headings; ignored when models are
+            compared.
         left_out: Parts of a multimodal model that no step includes, as text; empty for a text
             model.
         encoder_parameters: Number of weights of the encoders of images and audio, with projectors.
@@ -485,7 +490,7 @@ class ModelSpec:
 
     @property
     def layers(self) -> int:
-        """Return the number of layers; a mixer or feed-forward part by itself counts half."""
+        """Return the number of layers; an attention or feed-forward part alone counts half."""
         return -(-sum(g.count * g.halves for g in self.layer_groups) // 2)
 
     @cached_property
@@ -500,24 +505,24 @@ class ModelSpec:
 
     @cached_property
     def window_tokens(self) -> int | None:
-        """Return the maximum number of keys that a query sees in layers with a limit, or None.
+        """Return the maximum number of keys that a query sees in layers with a limit; None without.
 
-        The limit is a window, the tokens that an indexer selects or that its keys cover, or 1 for a
-        recurrent state, which each token reads once. The result is None for a model without such
-        layers.
+        The limit is a window, the tokens that an indexer selects or that the selected keys cover,
+        or 1 for a recurrent state, which each token reads once. The result is None for a model
+        without such layers.
         """
         mixers = (g.attention for g in self.layer_groups if g.attention is not None)
         return max((m.reach_tokens for m in mixers if m.reach_tokens is not None), default=None)
 
     @cached_property
     def stored(self) -> "ModelSpec":
-        """Return the model without its repeated layers, whose weights take no memory."""
+        """Return the model without repeated runs of layers, whose weights take no extra memory."""
         kept = tuple(group for group in self.layer_groups if not group.again)
         return self if kept == self.layer_groups else replace(self, layer_groups=kept)
 
     @property
     def is_plain(self) -> bool:
-        """Return whether all layers are equal and have attention and a feed-forward part."""
+        """Return whether all layers are equal: plain attention and a feed-forward part."""
         whole = all(g.ffn is not None and not g.again for g in self.layer_groups)
         names = {mixer_name(g.attention) for g in self.layer_groups}
         shapes = {(m.heads, m.kv_width) for g in self.layer_groups if (m := g.attention)}
@@ -542,7 +547,7 @@ _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 
 def mixer_name(mixer: Mixer | None) -> str:
-    """Return the name of a layer's token mixer, such as ``latent attention``."""
+    """Return the name of a layer's attention or recurrence, such as ``latent attention``."""
     if mixer is None:
         return "no mixer"
     if isinstance(mixer, LinearMixerSpec):
@@ -559,7 +564,7 @@ def mixer_name(mixer: Mixer | None) -> str:
 
 
 def mixer_names(model: ModelSpec) -> str:
-    """Return as text how many layers have each mixer, and how many have experts.
+    """Return as text how many layers have each attention or recurrence, and how many experts.
 
     >>> from pinn.specs.catalog import load_model
     >>> mixer_names(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"))

@@ -1,4 +1,4 @@
-"""Tables of attention kernels, including latent attention."""
+"""Tables of measured attention kernels, including latent attention (MLA)."""
 
 import numpy as np
 import pandas as pd
@@ -11,10 +11,11 @@ from pinn.specs.model import LatentAttentionSpec
 # Measured attention over ordinary key and value heads, in decodes and in new prompts.
 
 #: Maximum share of a measured time that reading keys and values from memory would take. Rows with a
-#: larger share are refused, as keys and values may have been read from the cache (an assumption).
-WARM_SHARE = 0.2
-#: Ratio of a working set to the L2 cache, up to which part of the set is read from the cache (an
+#: larger share are refused, as keys and values may have been read from the L2 cache (an
 #: assumption).
+WARM_SHARE = 0.2
+#: Ratio of a kernel's working set to the L2 cache, up to which a part of the set is assumed to be
+#: read from the cache.
 CACHE_MARGIN = 1.1
 
 
@@ -59,17 +60,17 @@ def _prefill_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Table of decodes. ``context_tokens`` includes the new token; a ``window`` of 0 means full
-#: attention. The tables repeat each kernel on the same data, so keys and values that fit into the
-#: last-level cache are read from there. In a server, all other layers run between two reads of the
-#: same keys. Rows for which this difference matters are refused.
+#: Table of measured decode attention. ``context_tokens`` includes the new token; a ``window`` of 0
+#: means full attention. The tables repeat each kernel on the same data, so keys and values that fit
+#: into the last-level cache are read from there. In a server, all other layers run between two
+#: reads of the same keys. Rows whose times may differ from a server's for this reason are refused.
 DECODE_LAYOUT = table.layout(
     "attention",
     "generation_attention_perf",
     _decode_rules,
     added=lambda rows: rows.assign(context_tokens=rows["cached_tokens"] + rows["tokens"]),
 )
-#: Table of ``sequences`` new prompts of ``tokens`` tokens each.
+#: Table of measured prefill attention of ``sequences`` new prompts of ``tokens`` tokens each.
 PREFILL_LAYOUT = table.layout("attention", "context_attention_perf", _prefill_rules)
 
 
@@ -77,12 +78,12 @@ PREFILL_LAYOUT = table.layout("attention", "context_attention_perf", _prefill_ru
 #
 # A row has the time of the projections, the attention and everything between them. Absolute times
 # therefore include launches that a CUDA graph hides. The time of decode attention,
-# ``core_seconds``, is the difference from the same module at the shortest context. Prompts have no
-# such row. Their projections, which are known multiplications, are subtracted when the attention is
-# fitted.
+# ``core_seconds``, is the difference from the same module at the shortest context. For prompts,
+# there is no such module. Their projections, whose times are known, are subtracted when the
+# attention is fitted.
 
-#: DeepSeek-V3's latent attention (its config.json), the only measured shape, with ``num_heads``
-#: heads on a rank.
+#: DeepSeek-V3's latent attention (sizes from its config.json), the only measured shape. A rank has
+#: ``num_heads`` heads.
 SHAPE = LatentAttentionSpec(128, 1536, 512, 128, 64, 128)
 HIDDEN_SIZE = 7168
 _MODULE = ["kv_precision", "gemm_precision", "heads", "sequences"]
@@ -93,19 +94,19 @@ _RULES: table.Rules = {
 }
 #: Kernel that vLLM selects by default for prompts, on Hopper and on Blackwell. TRT-LLM's ragged
 #: kernel runs only if queries are quantized (``use_prefill_query_quantization``, off by default).
-#: Rows of all other kernels are prompts so short that vLLM computes them as decodes, over
+#: Rows of all other kernels are of prompts so short that vLLM computes them as decodes, over
 #: compressed keys.
 PROMPT_KERNEL = "FLASH_ATTN"
 
 
 def _with_core(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with ``core_seconds``, the time above the same module at the shortest context."""
+    """Return rows with ``core_seconds``: the time beyond that of the shortest measured context."""
     first = rows.sort_values("context_tokens").groupby(_MODULE)["seconds"].transform("first")
     return rows.assign(core_seconds=rows["seconds"] - first)
 
 
 def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return the roofline lower bound in seconds of the attention only, at the peak bf16 FLOP/s."""
+    """Return the lower bound in seconds: the attention's FLOP at the GPU's peak bf16 FLOP/s."""
     sequences, tokens, heads = (r[name].to_numpy() for name in ("sequences", "tokens", "heads"))
     sizes = (sequences, tokens, 0.0, heads, SHAPE.head_dim, SHAPE.v_head_dim)
     return latent_prefill_work(*sizes).flop / gpu.peak_flop_per_s["bf16"]
@@ -114,7 +115,7 @@ def _latent_floor(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
 LATENT_DECODE_LAYOUT = table.layout(
     "mla", "mla_generation_module_perf", lambda _, __: _RULES, finished=_with_core
 )
-#: Table of the latent attention of new prompts.
+#: Table of measured MLA modules in new prompts.
 LATENT_PREFILL_LAYOUT = table.layout(
     "mla",
     "mla_context_module_perf",

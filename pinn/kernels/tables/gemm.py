@@ -1,4 +1,4 @@
-"""Tables of matrix multiplications, including those of experts."""
+"""Tables of measured matrix products, and of measured experts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +15,13 @@ from pinn.specs.gpu import GpuSpec
 
 # Measured matrix multiplications.
 
-#: Number of copies of its matrices that a timing loop cycles through. Matrices that are this many
-#: times smaller than a GPU's cache are read from the cache. On L40S and RTX PRO 6000, times jump at
-#: a sixth of the cache.
+#: Number of copies of a product's matrices through which the measurement cycles. Matrices that are
+#: this many times smaller than a GPU's L2 cache are read from the cache. On L40S and RTX PRO 6000,
+#: times jump at a sixth of the cache.
 COPIES_IN_LOOP = 5.5
-#: Maximum shares of a measured time that reading weights from memory would take, for products and
-#: for experts. Rows with larger shares are refused, as weights may have been read from the cache
-#: (assumptions).
+#: Maximum share of a measured time that reading weights from memory would take, for matrix products
+#: and for experts. Rows with larger shares are refused, as weights may have been read from the L2
+#: cache (assumptions).
 _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
@@ -39,7 +39,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         ),
         **table.NO_TIME,
         "one matrix row takes over 1.5 x as long as two: an outlier": _odd_single_row,
-        # This rule refuses 3.6 % of B200's fp8 rows.
+        # The following rule refuses 3.6 % of B200's fp8 rows.
         f"an outlier: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
             table.spikes(r, ("precision", "n", "k"), "m")
         ),
@@ -53,7 +53,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 
 
 def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
-    """Return True for rows with m = 1 far slower than with m = 2 (fp8 on Blackwell: 2.5 x)."""
+    """Return True for rows of one token far slower than two tokens (fp8 on Blackwell: 2.5 x)."""
     shape = ["precision", "n", "k"]
     two = rows[rows["m"] == 2].groupby(shape)["seconds"].min().rename("two")
     beside = rows[[*shape, "m", "seconds"]].join(two, on=shape)
@@ -63,15 +63,15 @@ def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
 GEMM_LAYOUT = table.layout("gemm", "gemm_perf", _gemm_rules)
 
 
-# Measured mixture-of-experts layers: routed experts of one rank, with gathering and scattering.
+# Measured mixture-of-experts layers: routed experts of one rank, with gather and scatter of tokens.
 
 SHAPE = ["precision", "hidden", "width", "experts", "top_k"]
 NUMBERS = ["tokens", *SHAPE[1:], "tensor_parallel", "expert_parallel", "matrices"]
-#: (hidden, width) of experts without a gate: Nemotron 3's squared ReLU. All other experts have
-#: a gate.
+#: Sizes (hidden, width) of experts without a gate: Nemotron 3's, which use squared ReLU. All other
+#: experts have a gate.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
-#: Share of rows below the lower bound from which on a shape is assumed not to use the experts that
-#: its row states.
+#: Share of a shape's rows that are faster than the lower bound, above which the shape is assumed to
+#: use fewer experts than its rows state.
 FALSE_ROUTING_SHARE = 0.05
 
 
@@ -88,18 +88,18 @@ def _moe_work(r: pd.DataFrame) -> Work:
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return True for rows faster than computing, or than reading the evenly hit experts."""
+    """Return True for rows faster than the FLOP, or reading the evenly used experts, permits."""
     return table.below_floor(r, _moe_work(r), gpu, table.flop_rate(gpu, r["precision"]))
 
 
 def _false_routing(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return True for rows of shapes that hit fewer experts than balanced routing would."""
+    """Return True for rows of shapes that seem to use fewer experts than balanced routing would."""
     share = pd.Series(_below_bound(r, gpu), index=r.index).groupby([r[c] for c in SHAPE])
     return (share.transform("mean") > FALSE_ROUTING_SHARE).to_numpy()
 
 
 def _named(start: str) -> Callable[[pd.DataFrame], "pd.Series[bool]"]:
-    """Return a rule that matches kernels whose names begin with ``start``."""
+    """Return a rule that matches rows of kernels whose names begin with ``start``."""
     return lambda r: r["kernel"].str.startswith(start)
 
 
@@ -131,9 +131,9 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     }
 
 
-#: Table of expert layers whose tokens are distributed evenly. With expert parallelism, the tokens
-#: are those of the whole group; a rank has ``experts / expert_parallel`` whole experts and drops
-#: pairs of other ranks.
+#: Table of measured expert layers, with tokens distributed evenly over experts. With expert
+#: parallelism, ``tokens`` are those of the whole group. A rank has ``experts / expert_parallel``
+#: whole experts, and drops (token, expert) pairs of other ranks.
 MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",
@@ -143,7 +143,7 @@ MOE_LAYOUT = table.layout(
 
 
 def read_other_experts(gpus: Gpus, systems: Path | None = None) -> table.Read:
-    """Read the rows of expert kernels that an engine selects in some releases or with some flags.
+    """Read measured expert kernels that an engine selects in some releases or with some flags.
 
     Returns:
         Table with the columns of ``MOE_LAYOUT`` and ``kernels`` (``CUTLASS`` or ``TRITON``), and

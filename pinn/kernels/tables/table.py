@@ -1,4 +1,4 @@
-"""A table of measured kernels: where it is, and how its rows are read, refused and counted."""
+"""Table of measured kernels: its path, and how its rows are read, refused and counted."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,39 +19,39 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 from pinn.units import MILLISECOND
 
-# Measured tables that are read, their order, and tables that are refused as a whole.
+# Tables of measured kernels: which are read, in which order, and which are refused as a whole.
 #
 # The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
 # <version>/*.parquet``, or newer ones in a folder of the user. vLLM's own tables come first. Tables
-# of other back ends or versions are fall-backs for formats that vLLM's tables lack; comments state
-# the reason. The Intel system (``b60``) is not read: its programming model differs, and no other
-# system can validate its times.
+# of other engines or versions replace them for formats that vLLM's tables lack. The table of
+# Intel's GPU (``b60``) is not read: its programming model differs, and no other system can validate
+# its times.
 
-#: Names of the directories of all systems that have tables.
+#: Names of the directories of all systems (machines with one GPU type) that have tables.
 SYSTEMS = (
     "a100_sxm", "h100_sxm", "h200_sxm", "l40s", "b200_sxm", "b300_sxm", "gb200", "gb300",
     "rtx_pro_6000_server",
 )  # fmt: skip
 VLLM = "0.24.0"
-#: Newest release with complete tables, by back end. Later releases of vLLM have only new
-#: kernels, or only one system. A folder of newer tables is read in addition, and its rows take
-#: precedence.
+#: Newest release with complete tables, by engine or library. Tables of later vLLM releases have
+#: only new kernels, or only one system. A folder of newer tables is read in addition, and its rows
+#: take precedence.
 LAST = {"vllm": VLLM, "nccl": "2.29.2"}
 
 
 @dataclass(frozen=True)
 class TableSource:
-    """One table of measured kernels, and the part of it that is used.
+    """A table of measured kernels, and the part of it that is used.
 
     Attributes:
-        system: Name of the directory of the GPU system.
+        system: Name of the directory of the GPU's machine, such as ``h100_sxm``.
         backend: Serving engine whose kernels were measured.
         version: Version of that engine; empty for the newest up to ``LAST`` that has the table.
         formats: Number formats that are used, as the table names them; None for all.
-        whole_experts_only: Whether rows with expert parallelism are refused, since the engine
-            distributes experts in another way.
-        ungrouped_heads_above: If set, only rows with more heads than this number are used, and only
-            if no heads share keys and values.
+        whole_experts_only: Whether rows with expert parallelism are refused, since the measured
+            engine distributes experts in another way than vLLM.
+        ungrouped_heads_above: If set, only rows with more heads than this number are used, and of
+            these only rows without grouped heads (every head has its own keys and values).
         kernel: Only kernel that is used, as the table names it; empty for all kernels.
     """
 
@@ -66,7 +66,7 @@ class TableSource:
 
 @cache
 def sources(name: str) -> tuple[TableSource, ...]:
-    """Return the sources of a table type in ``data/kernels/sources.csv``, by precedence.
+    """Return the tables of one type in ``data/kernels/sources.csv``; earlier ones take precedence.
 
     Args:
         name: Field of ``KernelTables``. ``other_experts`` are kernels that vLLM selects in some
@@ -90,17 +90,19 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
         )
 
 
-# Reading one table of measured kernels: its path, the columns it needs, the rows refused.
+# Reading one table of measured kernels: its path, its needed columns, its refused rows.
 
-#: Kept rows of one table with the table's report; then kept rows and reports of several tables.
+#: Accepted rows of one table, with the table's report; then accepted rows and reports of several
+#: tables.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
 #: Function that transforms the rows of a table.
 Step = Callable[[pd.DataFrame], pd.DataFrame]
-#: Functions that return True for rows to refuse, by reason; the first reason of a row counts.
+#: Functions that return True for rows to refuse, by reason. If several match a row, the first
+#: reason counts.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
-#: Keys of ``pinn.specs.precision.PRECISIONS``, by the tables' names of number formats.
+#: Number formats (keys of ``pinn.specs.precision.PRECISIONS``), by their names in the tables.
 FORMATS = {
     "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
     "int4_wo": "int4_wo", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
@@ -124,7 +126,7 @@ def systems_folder() -> Path:
 
 
 def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
-    """Drop the rows that any rule matches; each row counts under the first rule that matches."""
+    """Drop the rows that any rule matches; a row counts under the first rule that matches it."""
     refused = dict(report.refused)
     for reason, matches in rules.items():
         bad = np.asarray(matches(rows), dtype=bool)
@@ -134,8 +136,8 @@ def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
 
 
-#: Bytes per element in tables of communication, which count 16-bit elements. If their counts were
-#: bytes, H100's NVLink would have 170 of its 450 GB/s, and vLLM would switch to NCCL at 4 MiB
+#: Bytes per element in tables of communication, whose message sizes count 16-bit elements. If they
+#: were bytes, H100's NVLink would have 170 of its 450 GB/s, and vLLM would switch to NCCL at 4 MiB
 #: instead of 8 MiB.
 ELEMENT_BYTES = 2
 #: Factors to SI units, by column name.
@@ -156,15 +158,15 @@ def _as_is(rows: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns of one table type, and the rules by which its rows are refused.
+    """Columns of one type of table, and the rules by which its rows are refused.
 
     Attributes:
         kind: Folder of the kernel type, such as ``gemm``.
         file: File name without suffix.
-        columns: The table's column for each column name here. Names that end in ``precision`` are
-            number formats (None for unknown formats); ``seconds`` and ``bytes`` are converted to
-            these units.
-        rules: Function of a GPU and a source that returns the refusal rules.
+        columns: Column of the table, by column name in this project. Names that end in
+            ``precision`` are number formats (None for unknown formats); ``seconds`` and ``bytes``
+            are converted to these units.
+        rules: Function of a GPU and a table's source that returns the rules for refusing rows.
         added: Function that adds columns before the rules are applied.
         finished: Function that transforms the rows that were not refused.
         helpers: Columns that only the rules need.
@@ -181,7 +183,7 @@ class Layout:
     newer: tuple[str, ...] = ()
 
     def path(self, source: TableSource, systems: Path | None = None) -> Path:
-        """Return the path of a source's table; without ``systems``, in the installed package.
+        """Return the path of a source's table in ``systems``, by default in the installed package.
 
         Raises:
             PinnError: If no release has the table.
@@ -205,7 +207,7 @@ class Layout:
         return sorted((name for name in found if "dev" not in name), key=_release)
 
     def read(self, gpu: GpuSpec, source: TableSource, systems: Path | None = None) -> ReadTable:
-        """Read one table: its rows with ``columns``, ``gpu`` and ``source``, and its report.
+        """Read one table: its accepted rows with ``columns``, ``gpu`` and ``source``, and a report.
 
         Raises:
             PinnError: If the file or a column is missing.
@@ -222,14 +224,14 @@ class Layout:
     def read_all(
         self, sources: Sequence[TableSource], gpus: Gpus, systems: Path | None = None
     ) -> Read:
-        """Read all sources whose system is a key of ``gpus``, in order."""
+        """Read the tables of all sources whose system is a key of ``gpus``, in order."""
         known = [source for source in sources if source.system in gpus]
         return together(p for s in known for p in self._releases(gpus[s.system], s, systems))
 
     def _releases(
         self, gpu: GpuSpec, source: TableSource, systems: Path | None
     ) -> Iterator[ReadTable]:
-        """Yield vLLM's newer tables, if ``systems`` has any, then the source's own table."""
+        """Yield tables of newer vLLM releases, if ``systems`` has any, then the source's table."""
         later: list[str] = []
         if systems is not None and not source.version and source.backend == "vllm":
             versions = self._versions(self._folder(source, systems))
@@ -284,7 +286,7 @@ def layout(
 
 
 def together(parts: Iterable[ReadTable]) -> Read:
-    """Return the rows of several tables in one table, and their reports."""
+    """Return the rows of several tables as one table, and the tables' reports."""
     found = list(parts)
     if not found:
         return pd.DataFrame(), []
@@ -301,7 +303,7 @@ NO_TIME: Rules = {"no time": lambda r: ~(r["seconds"] > 0)}
 
 
 def unused_format(column: str, source: TableSource) -> Rules:
-    """Return the rule that refuses the number formats for which a source is not used."""
+    """Return the rule that refuses rows in number formats for which a source is not used."""
     used = [FORMATS[name] for name in source.formats or FORMATS]
     return {"format not used": lambda r: ~r[column].isin(used)}
 
@@ -309,7 +311,7 @@ def unused_format(column: str, source: TableSource) -> Rules:
 def below_floor(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | Float[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows faster than reading the needed bytes or than computing the FLOP."""
+    """Return True for rows faster than the GPU can read the bytes or compute the FLOP."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return r["seconds"].to_numpy() < np.maximum(memory, work.flop / flop_per_s)
 
@@ -317,18 +319,18 @@ def below_floor(
 def warm(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, cache_bytes: float, share: float
 ) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows whose operands fit the cache and take over ``share`` of the time."""
+    """Return True for rows whose operands may have been read from a warm cache, not memory."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
 
-#: Ratio of a row's time to the times of both neighbors along a size, above which the row counts as
-#: disturbed (an assumption).
+#: Ratio of a row's time to the longer time of its two neighbors along a size, above which the row
+#: counts as disturbed (an assumption).
 SPIKE = 1.3
 
 
 def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows far slower than both neighbors of equal ``shape`` along ``axis``."""
+    """Return True for rows far slower than both neighbors along ``axis`` with equal ``shape``."""
     order = rows.sort_values([*shape, axis])
     neighbours = order["seconds"].groupby([order[c] for c in shape])
     around = np.maximum(neighbours.shift(1), neighbours.shift(-1))

@@ -1,4 +1,4 @@
-"""All measured kernels, read at once, including communication between ranks."""
+"""All measured kernels, read at once, and tables of communication between ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,10 +16,10 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 
 # Measured communication: all-reduce between tensor-parallel ranks, exchange between expert ranks.
 
-#: Minimum bandwidth of an all-reduce relative to the best number of ranks; below it, ranks are
-#: assumed to share a path. If every GPU has a separate link, a ring loads each link equally for any
-#: number of ranks (Patarasuk and Yuan 2009). Switches that reduce in flight only help larger
-#: numbers of ranks. Two flows on one path halve each other's rate.
+#: Minimum ratio of an all-reduce's bandwidth to that with the best number of ranks. Below it, ranks
+#: are assumed to share a path, since two flows on one path halve each other's rate. If every GPU
+#: has a separate link, a ring loads each link equally for any number of ranks (Patarasuk and Yuan
+#: 2009), and switches that reduce in flight only help larger numbers of ranks.
 SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
@@ -47,9 +47,10 @@ def _fused_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
-    """Return True for rows of numbers of ranks whose largest message has a far lower bandwidth.
+    """Return True for rows with numbers of ranks at which GPUs seem to share a link.
 
-    Bandwidth is per link of a ring: 2 (n - 1) / n of the message, divided by the time.
+    The largest message then has a far lower bandwidth than with another number of ranks. Bandwidth
+    is that of a link in a ring: 2 (n - 1) / n of the message, divided by the time.
     """
     largest = r.loc[r.groupby("gpus")["bytes"].idxmax()].set_index("gpus")
     ranks = largest.index.to_numpy(dtype=np.float64)
@@ -58,7 +59,7 @@ def _shared_path(r: pd.DataFrame) -> np.ndarray:
 
 
 def _floor(r: pd.DataFrame, gpu: GpuSpec) -> pd.Series:
-    """Return the roofline lower bound in seconds: each rank receives (n - 1) / n of the message."""
+    """Return the lower bound in seconds: a rank receives (n - 1) / n of the message on its link."""
     return r["bytes"] * (r["gpus"] - 1) / r["gpus"] / gpu.link_bandwidth_bytes_per_s
 
 
@@ -76,19 +77,19 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     }
 
 
-#: Table of all-reduces that are launched from a CUDA graph, as in a serving step.
+#: Table of measured all-reduces that were launched from a CUDA graph, as in a serving step.
 ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
-#: Table of all-reduces with the kernel that a norm can be fused with; it does not state the launch.
+#: Table of measured all-reduces with the kernel that a norm can be fused with. The table does not
+#: state whether a CUDA graph launched them.
 FUSED_LAYOUT = replace(
     table.layout("comm", "custom_allreduce_perf", _fused_rules),
     columns={name: c for name, c in ALL_REDUCE_LAYOUT.columns.items() if name != "backend"},
     helpers=("dtype",),
 )
 #: Table of NCCL's all-gather and reduce-scatter inside one node: the sum of their seconds for the
-#: ``bytes`` of all ranks' tokens. The report counts both rows of such a sum. vLLM's default
-#: back end sends tokens to the experts with the all-gather, and results back with the
-#: reduce-scatter (vllm/distributed/device_communicators/all2all.py:
-#: AgRsAll2AllManager).
+#: ``bytes`` of all ranks' tokens. The report counts both of the summed rows. vLLM's default back
+#: end sends tokens to the experts with the all-gather, and results back with the reduce-scatter
+#: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
 EXCHANGE_LAYOUT = table.layout(
     "comm",
     "nccl_perf",
@@ -100,7 +101,7 @@ EXCHANGE_LAYOUT = table.layout(
 
 
 def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
-    """Read all-reduce rows; each (GPU, number of ranks) is from the first table that has it."""
+    """Read measured all-reduces; the first table with a number of ranks on a GPU provides it."""
     taken: dict[str, set[int]] = {}
     sources = (source for source in table.sources("all_reduce") if source.system in gpus)
     return table.together(_with_new_ranks(gpus[s.system], s, taken, systems) for s in sources)
@@ -119,7 +120,7 @@ def _with_new_ranks(
 
 # All tables of the measured systems.
 
-#: Layout of each table type, except types with a separate reader.
+#: Layout of each type of table, except types with a separate reader.
 _LAYOUTS = {
     "gemm": GEMM_LAYOUT, "moe": MOE_LAYOUT, "exchange": EXCHANGE_LAYOUT,
     "fused_all_reduce": FUSED_LAYOUT,
@@ -134,7 +135,8 @@ class KernelTables:
     """Measured kernels by type, in SI units, with the columns of their readers.
 
     Attributes:
-        mixers: Rows by operator of ``timed_operators``.
+        mixers: Kernels of recurrent layers and sparse attention, by kernel type in
+            ``timed_operators``.
         gpus: Datasheets of the measured GPUs, by the name in the ``gpu`` columns.
         reports: Numbers of rows read and refused, per file.
     """

@@ -1,7 +1,8 @@
 """Bytes and FLOP of one kernel, from which its roofline is computed.
 
-Arrays broadcast together. A multiply and an add count as two FLOP. Not counted are scales that are
-not part of a format's bytes per element, biases, and memory traffic inside a fused kernel.
+Arrays broadcast together. A multiply and an add count as two FLOP. Not counted are quantization
+scales that are not part of a format's bytes per element, biases, and memory traffic inside a fused
+kernel.
 """
 
 from collections.abc import Mapping
@@ -18,12 +19,12 @@ Array = Float[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class Work:
-    """Bytes that one kernel reads and writes, and FLOP that it computes.
+    """Bytes that a kernel reads and writes, and FLOP that it computes.
 
     Attributes:
         read_bytes: Bytes of weights, or of cached keys and values, that are read from memory.
         activation_bytes: Bytes of inputs read and outputs written.
-        flop: Number of multiplications and additions.
+        flop: Number of floating-point operations.
     """
 
     read_bytes: Array
@@ -36,7 +37,7 @@ def _work(*, read_bytes: Numbers, activation_bytes: Numbers, flop: Numbers) -> W
 
 
 def gemm_work(m: Numbers, n: Numbers, k: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Return the bytes and FLOP of ``[m, k] x [k, n]``, with ``bytes_per_weight`` in ``[k, n]``."""
+    """Return bytes and FLOP of ``[m, k] x [k, n]`` with weights ``[k, n]`` in a number format."""
     return _work(
         read_bytes=n * k * bytes_per_weight,
         activation_bytes=ACTIVATION_BYTES * m * (n + k),
@@ -58,7 +59,7 @@ def decode_work(
     window: Numbers,
     kv_bytes: Numbers,
 ) -> Work:
-    """Return the bytes and FLOP of a new token per sequence against cached keys and values."""
+    """Return bytes and FLOP of attention of a new token per sequence to cached keys and values."""
     keys = sequences * window_keys(context_tokens, window)
     return _work(
         read_bytes=2.0 * keys * kv_heads * head_dim * kv_bytes,
@@ -75,7 +76,7 @@ def latent_decode_work(
     rope_dim: Numbers,
     kv_bytes: Numbers,
 ) -> Work:
-    """Return the bytes and FLOP of one new token per sequence against compressed keys (MLA).
+    """Return bytes and FLOP of MLA's attention of one new token per sequence to compressed keys.
 
     The keys are also the values. Per key and head, scores take ``kv_lora_rank + rope_dim``
     multiplications, and values ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with
@@ -97,7 +98,7 @@ def prefill_work(
     head_dim: Numbers,
     window: Numbers,
 ) -> Work:
-    """Return the bytes and FLOP of causal attention of new prompts, with 16-bit keys and values."""
+    """Return bytes and FLOP of causal attention in new prompts, with 16-bit keys and values."""
     sequences = np.asarray(sequences, dtype=np.float64)
     limit = np.where(np.asarray(window) > 0, window, np.inf)
     return _work(
@@ -115,10 +116,10 @@ def latent_prefill_work(
     qk_head_dim: Numbers,
     v_head_dim: Numbers,
 ) -> Work:
-    """Return the bytes and FLOP of MLA's causal attention: ``tokens`` after ``cached`` per chunk.
+    """Return bytes and FLOP of MLA's attention in chunks: new ``tokens`` after ``cached`` ones.
 
-    Keys are wider than values. Before the kernel, both are expanded to all heads in 16 bits, in any
-    cache format, and then read once.
+    Keys are wider than values. In any cache format, both are expanded to all heads in 16 bits
+    before the kernel, which reads them once.
     """
     sequences, tokens, cached = (np.asarray(v, np.float64) for v in (sequences, tokens, cached))
     token_bytes = ACTIVATION_BYTES * heads * (np.asarray(qk_head_dim) + v_head_dim)
@@ -133,7 +134,7 @@ def latent_prefill_work(
 def experts_hit_balanced(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return how many of a rank's experts evenly distributed tokens use, as in the tables."""
+    """Return the number of a rank's experts that evenly distributed tokens use, as measured."""
     pairs = np.ceil(tokens * top_k / expert_parallel)
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
@@ -141,25 +142,26 @@ def experts_hit_balanced(
 def experts_hit_random(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the expected number of experts used on a rank if tokens select ``top_k`` at random."""
+    """Return a rank's expected number of used experts if each token selects ``top_k`` at random."""
     missed = (1.0 - np.asarray(top_k / experts)) ** np.asarray(tokens, np.float64)
     return experts * (1.0 - missed) / expert_parallel
 
 
 #: Expected maximum of independent standard normal values, by their number (Tippett 1925, Biometrika
-#: 17, table of the mean of the largest). Between entries it is linear in log2 of the number of
-#: ranks.
+#: 17, table of the mean of the largest). Between these numbers, the maximum is interpolated
+#: linearly in log2 of the number.
 _LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 64: 2.3437}
 
 
 def experts_hit_busiest(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the expected number of experts used on the busiest rank, which all ranks wait for.
+    """Return the expected number of used experts on the busiest rank, for which all ranks wait.
 
-    The number on a rank varies like ``experts / expert_parallel`` random samples of equal
-    probability, without the part that all ranks have in common. The maximum is as many standard
-    deviations above the mean as the expected maximum of normal values.
+    The number of used experts on a rank varies like ``experts / expert_parallel`` random samples of
+    equal probability, except for the part of this variation that all ranks share. The maximum over
+    ranks is as many standard deviations above the mean as the expected maximum of as many normal
+    values.
     """
     mean = experts_hit_random(tokens, experts, top_k, expert_parallel)
     most = experts / expert_parallel
@@ -171,9 +173,9 @@ def experts_hit_busiest(
 
 
 def moe_work(sizes: Mapping[str, Array], hit: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Return the bytes and FLOP of one rank's routed experts, of which ``hit`` are read.
+    """Return bytes and FLOP of a rank's routed experts, of which ``hit`` are used and so read.
 
-    Pairs of token and expert are distributed evenly over ranks. Keys of ``sizes`` are the names of
+    (Token, expert) pairs are distributed evenly over ranks. Keys of ``sizes`` are the names of
     sizes; ``matrices`` is 3 with a gate and 2 without. Every rank gathers and scatters all
     ``tokens``.
     """
