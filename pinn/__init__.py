@@ -108,7 +108,7 @@ __all__ = [
     "sweep",
 ]
 
-#: Names that each module of :mod:`pinn.api` provides.
+#: Module of :mod:`pinn.api` -> functions and classes that ``pinn`` takes from it.
 _MODULES = {
     "breakdown": "breakdown",
     "calibration": "CalibratedServer calibrate",

@@ -9,11 +9,11 @@ NAME_CHARACTERS = 200
 
 
 class PinnError(ValueError):
-    """Error of bad input or of a broken file.
+    """Error in the user's input or in a damaged file.
 
-    The message states what was got, what was expected and the remedy, in one line. The command line
-    prints the message and exits with a code other than 0. Control characters from input are
-    escaped.
+    The message states in one line what was given, what was expected, and the remedy. The command
+    line prints the message and exits with a status other than 0. Control characters from input
+    are escaped.
     """
 
     def __init__(self, message: object = "") -> None:
@@ -21,15 +21,15 @@ class PinnError(ValueError):
 
 
 class RefusedError(PinnError):
-    """Error of a deployment that its engine would refuse, with the reason and its source."""
+    """Error for a deployment that the engine would refuse to start, with the reason and source."""
 
 
 class UnknownLayersError(PinnError):
-    """Error of a config.json whose keys do not determine its layers, or with unsupported layers."""
+    """Error for a config.json that does not determine the layers, or has unsupported layers."""
 
 
 class TooLargeError(PinnError):
-    """Error of a size that exceeds a limit of ``pinn.common.documents``."""
+    """Error for an input whose size exceeds a limit in ``pinn.common.documents``."""
 
 
 def warn_user(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Factors to SI units, applied once on input; all other code uses seconds, bytes and FLOP.
+"""Factors that convert input to SI units; all other code uses seconds, bytes and FLOP.
 
 >>> 250 * MICROSECOND
 0.00025

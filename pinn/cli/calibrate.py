@@ -60,7 +60,7 @@ def calibrate(
     found.print_report(details)
     if found.refusal is not None:
         say(f"nothing written: {found.refusal}")
-        raise typer.Exit(1)  # so that a script does not go on without a new coefficient file
+        raise typer.Exit(1)  # stops a script whose next command needs the new file
     found.save(out)
     typer.echo(f"wrote {out}")
     if found.left_out:

@@ -83,7 +83,7 @@ def coefficients(
                 "--json"
             )
         found = predict(**(vars(asked) | flags))
-        if json_path is not None:  # only the file has these values, which take long to compute
+        if json_path is not None:  # slow, so not done for the printed output
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:

@@ -33,23 +33,23 @@ _OPTION = re.compile(r"--?[a-z][\w-]+")
 _UNBROKEN = "\u2011"
 #: Maximum length of a sentence in a list of commands, in characters.
 _SENTENCE = 300
-#: Pattern of the value type of an option that may be repeated.
+#: Pattern of the value type that Typer prints for an option that may be repeated.
 _EACH = re.compile(r"<list\[(.+)\]>")
 
 
 class PlainHelpCommand(TyperCommand):
-    """Command whose help shows every option in full, under the headings of panels."""
+    """Command whose help shows every option in full, under the heading of the option's panel."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **(settings | {"rich_markup_mode": None}))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments, including an engine's own flags if a launch command is allowed."""
+        """Parse a command's arguments, with an engine's own flags if it accepts ``--serve``."""
         parameters = self.get_params(ctx)
         own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
         args = old_names.current_options(args, own)
         for parameter in parameters:
-            if isinstance(parameter.envvar, list):  # old variable names are read, too
+            if isinstance(parameter.envvar, list):  # a list has outdated names, too
                 old_names.variable(parameter.envvar[0])
         if any(parameter.name == "engine_words" for parameter in parameters):
             args, foreign = foreign_words(args, own)
@@ -105,7 +105,7 @@ def _engine_of(arguments: list[str]) -> str:
         if name == "--engine":
             return value.split(",")[0]
         if name == "--serve":
-            with suppress(PinnError):  # the command raises the error when parsing the option
+            with suppress(PinnError):  # the command itself reports an invalid --serve
                 return launch_values.words_of(value).engine
     return VLLM
 
@@ -113,7 +113,7 @@ def _engine_of(arguments: list[str]) -> str:
 def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
     """Return the command's own arguments, and the engine flags that are not options of the command.
 
-    A flag with underscores that is an option with dashes becomes that option.
+    Underscores become dashes if the command has the option with dashes: ``--max_num_seqs``.
     """
     if all(w.partition("=")[0] in own for w in arguments if w.startswith("--")):
         return arguments, []
@@ -146,10 +146,10 @@ def _is_flag(word: str) -> bool:
 
 
 class PlainHelpGroup(TyperGroup):
-    """Command group whose list of commands shows each sentence in full."""
+    """Command group whose help shows the summary sentence of each command in full."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of commands in order."""
+        """Write the group's commands, each with its summary sentence."""
         listed = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(n, c.get_short_help_str(_SENTENCE)) for n, c in listed if c and not c.hidden]
         with formatter.section("Commands"):
@@ -209,7 +209,7 @@ class Subcommand:
     help: str
 
     def load(self) -> object:
-        """Import the module and return its command."""
+        """Import the subcommand's module and return its click command."""
         module = importlib.import_module(f"pinn.cli.{self.name}")
         application = getattr(module, "app", None)
         if application is None:
@@ -226,7 +226,7 @@ class Subcommand:
 
 
 class CommandGroup(PlainHelpGroup):
-    """Group of subcommands; only the group itself answers ``--help`` and completion."""
+    """Group of subcommands whose help and completion import no subcommand's module."""
 
     subcommands: ClassVar[tuple[Subcommand, ...]] = ()
 
@@ -237,7 +237,7 @@ class CommandGroup(PlainHelpGroup):
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the imported command for a name in the list; outdated names are accepted."""
+        """Return the imported command for a current or outdated name on the command line."""
         word, *more = args
         if (current := old_names.COMMANDS.get(word)) in self._known:
             old_names.note(word, str(current))
@@ -267,7 +267,7 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
-#: Command that reads the server's flags from an ingested folder.
+#: Command whose server flags come from the folder that 'pinn ingest' wrote.
 _OF_INGESTED = "evaluate coefficients"
 
 
@@ -276,7 +276,7 @@ def _server_options() -> set[str]:
 
 
 def _usage(error: Any) -> str:
-    """Return the message of an error in the arguments, with a reference to the command's help."""
+    """Return click's message on invalid arguments, with a reference to the command's help."""
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split()).rstrip(".")
     option = getattr(error, "option_name", None)

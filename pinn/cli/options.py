@@ -115,7 +115,7 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _request_options(request: type) -> list[inspect.Parameter]:
-    """Return an option for each field of a request class."""
+    """Return a command-line option for each field of a class of API requests."""
     _, helps = explained(request, "Attributes")
     panel = getattr(request, "PANEL", None)
     return [
@@ -132,7 +132,7 @@ def _named(name: str, annotation: object) -> inspect.Parameter:
 def _described(
     name: str, hint: Any, helps: Mapping[str, str], owner: str = "", panel: str | None = None
 ) -> object:
-    """Return an argument's type, annotated with an option that has a help text and a heading."""
+    """Return an argument's type, annotated with its Typer option: name, limits, help, heading."""
     spelled = _SPELLED.get(f"{owner}.{name}", _SPELLED.get(name)) if owner else None
     limits = Flag()
     if get_origin(hint) is Annotated:

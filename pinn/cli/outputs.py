@@ -35,8 +35,8 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
     """Raise an error for outputs whose folder does not exist, or that would replace an input.
 
     Args:
-        given: Pairs of an option's (or argument's) name and its value; values that are no paths are
-            ignored.
+        given: Pairs of an option's (or argument's) name and its value; values that are not paths
+            are ignored.
 
     Raises:
         PinnError: If an output is refused; the message has the path and the remedy.
@@ -93,7 +93,7 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
             return is_output and output.resolve() == other.resolve()
         files = [other, *(other / name for name in _READ_IN_FOLDERS)] if other.is_dir() else [other]
         return any(file.exists() and file.samefile(output) for file in files)
-    except (OSError, RuntimeError):  # a name that is too long, or a link to itself, is no file
+    except (OSError, RuntimeError):  # a too long name, or a link to itself, is no file
         return False
 
 
@@ -104,7 +104,7 @@ _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", defa
 
 @contextmanager
 def only_json() -> Iterator[None]:
-    """Suppress text output, so that only JSON is on standard output."""
+    """Suppress text output inside the ``with`` body, so that standard output is only JSON."""
     before = _STANDARD_OUTPUT.set(sys.stdout)
     try:
         with redirect_stdout(io.StringIO()):

@@ -104,7 +104,7 @@ def plan(
         if out is not None:
             found.save(out)
     found.print_report(out)
-    if manifest is not None:  # last: without a recommendation this raises an error
+    if manifest is not None:  # last, because it raises an error if no row is recommended
         write_whole(manifest, found.manifest())
     if signals:
         raise typer.Exit(128 + signals[0])

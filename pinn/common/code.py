@@ -87,14 +87,14 @@ def _closure(roots: frozenset[str]) -> dict[str, str]:
         name = todo.pop()
         if name not in found and (source := _source(name)) is not None:
             found[name], imports = source
-            # Importing a module also runs the packages that contain it.
+            # Importing a module also runs the __init__.py of the package that contains it.
             todo += [*imports, name.rpartition(".")[0]]
     return found
 
 
 @cache
 def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a module's source and the names that it imports; None if the name is no module."""
+    """Return a module's source and the names that it imports; None without a source file."""
     path = _source_file(name)
     if path is None:
         return None
@@ -103,7 +103,7 @@ def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _imports(text: str) -> Iterator[str]:
-    """Yield the dotted names of this package that a source imports, including names in modules."""
+    """Yield the dotted names that a source text imports from this package and its modules."""
     for package, names, module in _IMPORT.findall(text):
         yield module or package
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
@@ -111,7 +111,7 @@ def _imports(text: str) -> Iterator[str]:
 
 @cache
 def _source_file(name: str) -> Path | None:
-    """Return a module's source file; for modules of other packages, only if they are imported."""
+    """Return a module's source file, or None; other packages' modules must be imported already."""
     place = _ROOT.joinpath(*name.split("."))
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
     places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))

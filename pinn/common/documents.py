@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
-#: Maximum bytes of a line of a trace or log. Such files may have any length. A hole in a sparse
-#: file is one long line.
+#: Maximum bytes of a line of a trace or log; the file itself may have any length. A damaged file
+#: may have a huge line: a hole in a sparse file reads as zeros without line breaks.
 MOST_LINE_BYTES = 64 * 2**20
 #: Maximum bytes of a log that are read; the lines about the server's start come first.
 MOST_LOG_BYTES = 32 * 2**20
@@ -53,7 +53,8 @@ MOST_DATASHEET = 1e21
 MOST_FLAG = 10**15
 #: Maximum number of data-parallel replicas; a simulation keeps the state of each replica.
 MOST_REPLICAS = 4096
-#: Maximum number of parts of a batch's text, of requests of the batch, and of tokens of a request.
+#: Maximum number of parts of a batch such as '1 prefill 512 @ 0 + 64 decode @ 1k', of requests of
+#: the batch, and of tokens of a request.
 MOST_BATCH_PARTS = 1000
 MOST_BATCH_REQUESTS = 10**6
 MOST_BATCH_TOKENS = 10**9
@@ -207,7 +208,7 @@ def parse_json(text: str, where: str) -> Any:
         raise _too_deep(where) from error
     except PinnError:
         raise
-    except ValueError as error:  # an integer has more digits than Python converts
+    except ValueError as error:  # more digits than Python converts to an integer
         raise PinnError(f"{where}: malformed JSON ({error}): correct the file") from error
     _check_depth(tree, where)
     return tree
@@ -217,7 +218,7 @@ def json_object(text: str, flag: str, example: str) -> JsonObject:
     """Return the JSON object that a flag's text contains.
 
     Raises:
-        PinnError: If the text is no JSON object; the message has an example.
+        PinnError: If the text is not a JSON object; the message has an example.
     """
     try:
         found = parse_json(text, flag)
@@ -282,7 +283,7 @@ def parse_yaml(text: str, where: str) -> Any:
         raise PinnError(f"{where}{line}: malformed YAML ({problem}): correct the file") from error
     except PinnError:
         raise
-    except (ValueError, OverflowError, RecursionError) as error:  # such as a date in month 13
+    except (ValueError, OverflowError, RecursionError) as error:  # for example, a date in month 13
         raise PinnError(f"{where}: malformed YAML ({error}): correct the file") from error
 
 
@@ -312,7 +313,7 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
 
 
 def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
-    """Return a YAML mapping's keys and values (``<<`` may merge several), or a list's items."""
+    """Return a YAML list's items, or a mapping's keys and values; only ``<<`` may be repeated."""
     if not isinstance(node, yaml.MappingNode):
         return node.value if isinstance(node, yaml.SequenceNode) else []
     seen: set[tuple[str, str]] = set()

@@ -9,11 +9,12 @@ from pinn.errors import warn_user
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Old name -> current name, of commands, options and environment variables.
+#: Outdated name -> current name, of commands, of options and of environment variables.
 COMMANDS: Mapping[str, str] = {"account": "breakdown"}
 OPTIONS: Mapping[str, str] = {"--judges": "--held-out-runs"}
 VARIABLES: Mapping[str, str] = {"PINN_JUDGE_RUNS": "PINN_HELD_OUT_RUNS"}
-#: Old part -> current part, in names of scorecard groups and of methods in tables of scores.
+#: Outdated words -> current words, in the names of scorecard groups and of prediction methods that
+#: older versions wrote to tables of scores.
 GROUPS: Mapping[str, str] = {
     "judges: ": "held-out serving runs: ",
     ", half taught: ": ", half held out: ",
@@ -82,12 +83,12 @@ def old_variables(name: str) -> list[str]:
 
 
 def current_texts(texts: "pd.Series", names: Mapping[str, str], where: str) -> "pd.Series":
-    """Replace outdated parts of texts by current ones, with a note for each outdated part.
+    """Replace outdated words in a table's texts by current ones, with a note to the user for each.
 
     Args:
         texts: Cells of a column, or column names of a table.
-        names: Outdated part -> current part.
-        where: File of the table.
+        names: Outdated words -> current words.
+        where: File of the table, for the notes.
     """
     for old, new in names.items():
         if texts.str.contains(old, regex=False).any():

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: log records, and the present task of a command.
+"""Progress of long work on standard error: log records, and the current task of a command.
 
 Modules log to child loggers of ``pinn``. In Python nothing is written unless the caller configures
 :mod:`logging`. Commands run inside :func:`shown`.
@@ -27,17 +27,17 @@ _STATUS_S = 1.0
 #: Terminal code that moves the cursor to the start of its line and clears the line.
 _CLEARED = "\r\x1b[K"
 
-#: Present task of the command; ``stream`` is None without a terminal.
+#: Current task of the command; ``stream`` is None unless progress goes to a terminal.
 _WORK = SimpleNamespace(text="", part="", command="", stream=None, is_shown=False, has_status=False)
 
 
 def note(text: str) -> None:
-    """Log a line about the work in progress."""
+    """Log a line of text about the work in progress."""
     _LOG.info("%s", text)
 
 
 def doing(text: str) -> None:
-    """Set the text of the present task, which is shown only if the task takes long."""
+    """Set the text of the current task, which is shown only if the task takes long."""
     _WORK.text = text
 
 
@@ -74,7 +74,7 @@ def status(text: Callable[[], str]) -> Iterator[None]:
 
 
 def still(done: int, total: int, since_s: float) -> str:
-    """Return text on the estimated time until all parts of some work are finished.
+    """Return the estimated time until all parts of some work are finished, as text.
 
     Args:
         done: Number of finished parts.
@@ -91,7 +91,7 @@ def still(done: int, total: int, since_s: float) -> str:
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """Yield the items, and show the number of finished items as the present task."""
+    """Yield the items, and show the number of the current item as the current task."""
     total = f" of {len(items):,}" if isinstance(items, Sized) else ""
     for number, item in enumerate(items, 1):
         doing(f"{what} {number:,}{total}")
@@ -101,14 +101,14 @@ def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
 
 @contextmanager
 def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[None]:
-    """Write log records while the body runs, and on a terminal from time to time the present task.
+    """Show progress while the body runs: log records and, on a terminal, the current task.
 
-    Inside the body of an outer call, the command is shown as a part of the outer command.
+    In a call inside another call's body, the command is shown as a part of the outer command.
 
     Args:
         command: Name of the command, at the start of each line.
         stream: Stream to write to, normally standard error.
-        first_s: Seconds until the first line about the present task.
+        first_s: Seconds until the first line about the current task.
     """
     doing("")
     if _WORK.is_shown:

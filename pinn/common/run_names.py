@@ -14,7 +14,7 @@ _PAIR = " to "
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return path of a measured run -> short name that no other run has.
+    """Return a mapping of each measured run's path to a short name that no other run has.
 
     File names are enough if they differ. Otherwise the parts of the paths that are equal in all
     runs are dropped. In long names, the words at the start of all folders' names and at the end of
@@ -43,10 +43,10 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _without(end: int, texts: list[str]) -> list[str]:
-    """Return texts without the words at one end that all distinct texts share.
+    """Return texts without the words that all of them begin with, or all of them end with.
 
     Args:
-        end: 1 for the words at the start, -1 for those at the end.
+        end: 1 to drop words at the start, -1 to drop words at the end.
         texts: Texts, some of which may be equal.
     """
     words = {text: _WORDS.split(text)[::end] for text in texts}

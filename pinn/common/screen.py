@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Width in characters of a terminal page, and of tables of details, which are wider.
+#: Width of terminal output, and of wide tables of details, in characters.
 WIDTH, WIDEST = 80, 100
 
 
 def page(width: int = WIDTH) -> Console:
-    """Return a console for tables and sentences, which prints names and paths without markup.
+    """Return a console that prints tables and text as they are, without interpreting markup.
 
     A table whose numbers need more columns is printed wider, never cut.
     """

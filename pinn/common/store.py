@@ -47,7 +47,7 @@ class CallKey:
     digest: str
 
     def place(self, root: Path | None) -> Path:
-        """Return the result's path without a suffix, below ``root`` or the user's cache folder."""
+        """Return the result's path without suffix, in ``root`` or the user's cache folder."""
         name = self.function.partition(".")[2] or self.function
         return (root or files.cache_folder()) / name / self.digest
 
@@ -79,7 +79,7 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
 
 
 class _Reader:
-    """Converter of a call's arguments to JSON values that also collects the modules behind them."""
+    """Converter of a call's arguments to JSON values; collects the modules that define them."""
 
     def __init__(self, modules: set[str]) -> None:
         self.modules = modules
@@ -238,7 +238,7 @@ def _remembered(
     compute: Callable[[], _T],
     write: Callable[[Path, _T], None],
 ) -> _T:
-    """Read a cached result; if no usable result is cached, compute and cache it."""
+    """Read the cached result at ``path``; if it is missing or broken, compute and cache it."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return read(path)
     value = compute()

@@ -48,7 +48,7 @@ class KeptRows:
             self.mask &= ~refused
 
     def refuse_repeated(self, **key: npt.ArrayLike) -> None:
-        """Refuse rows whose key equals the key of an earlier accepted row, as written twice."""
+        """Refuse rows whose key equals that of an earlier accepted row: reason "written twice"."""
         import pandas as pd
 
         repeated = np.zeros(len(self.mask), dtype=bool)
@@ -56,7 +56,7 @@ class KeptRows:
         self.refuse("written twice", repeated)
 
     def report(self, source: str, version: str = "", sha256: str = "") -> ReadReport:
-        """Return the numbers of rows read, accepted and refused by reason."""
+        """Return the number of rows read, accepted, and refused for each reason, as a report."""
         kept = int(self.mask.sum())
         return ReadReport(source, version, sha256, len(self.mask), kept, self.refused)
 

@@ -100,14 +100,14 @@ class Workers:
 
     @contextmanager
     def _started(self) -> Iterator[ProcessPoolExecutor]:
-        """Yield a pool of processes, which end with this process or once results are not needed."""
+        """Yield a pool whose processes end with this process, or with the enclosed code."""
         pool = new_pool(self.count)
         try:
             yield pool
         except Exception:
             pool.shutdown(cancel_futures=True)
             raise
-        except BaseException:  # an interrupt, or results are not needed: do not wait for tasks
+        except BaseException:  # an interrupt or an abandoned iterator: do not wait for tasks
             end_pool(pool)
             raise
         pool.shutdown()
@@ -135,14 +135,14 @@ class Workers:
                             # Raise the task's own error instead of Ray's report of the error.
                             raise error.cause from error
                         yield index[reference], result
-            except BaseException:  # cancelled, because tasks on a running cluster would continue
+            except BaseException:  # otherwise tasks on a running cluster would continue
                 for reference in waiting:
                     ray.cancel(reference)
                 raise
 
     @contextmanager
     def _ray(self) -> Iterator[Any]:
-        """Yield the Ray module while Ray runs; the outermost caller that started Ray ends it."""
+        """Yield the Ray module while Ray runs; Ray ends here only if this call started it."""
         try:
             import ray
         except ImportError as error:
@@ -167,7 +167,7 @@ def stopping_at_once(kept: str) -> Iterator[None]:
     Only the main thread may handle signals. In other threads the handlers do not change.
 
     Args:
-        kept: Sentence on the results that are kept, beginning in lower case.
+        kept: Message that states which results are kept, beginning in lower case.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -267,7 +267,7 @@ def _end_with_parent() -> None:
 def _in_folder(
     folder: Path, uses_torch: bool, work: Callable[[Task], Result], task: Task
 ) -> Result:
-    """Run one task in a folder; Ray starts its processes in the folder where Ray was started."""
+    """Run one task in a folder; without this, it would run in the folder where Ray was started."""
     if not folder.is_dir():
         fault = f"machine {os.uname().nodename} has no folder {folder}, in which pinn was started"
         raise PinnError(f"Ray's {fault}: share the folder between the machines under the same path")
@@ -276,7 +276,7 @@ def _in_folder(
 
 
 def _one(uses_torch: bool, work: Callable[[Task], Result], task: Task) -> Result:
-    """Run one task; if the task uses torch, on one thread, as in this process."""
+    """Run one task; a task that uses torch runs on one thread, with deterministic algorithms."""
     if uses_torch:
         import torch
 

@@ -3,8 +3,9 @@
 Parameters have a Gaussian prior and bounds. Predictions of measured metrics depend on the
 parameters through a simulation, so an estimate has two loops:
 
-* :func:`simulate_and_refit` is the outer loop. It simulates with the accepted parameters, builds
-  rows around them and refits to these rows, until the simulated metrics converge.
+* :func:`simulate_and_refit` is the outer loop. It simulates with the accepted parameters,
+  linearizes the metrics around them (one row for each measurement) and refits the parameters to
+  these rows, until the simulated metrics converge.
 * :func:`most_probable` is the inner loop, the refit. It minimizes
 
       (p - mean)' C^-1 (p - mean) / 2 + sum_i loss(error_i(p) / deviation_i),   lower <= p <= upper
@@ -79,11 +80,11 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class LinearRows:
-    """Linearized measurements: ``matrix @ parameters`` is ``target`` within noise.
+    """Linearized measurements, one per row: ``matrix @ parameters`` is ``target`` within noise.
 
     Attributes:
-        matrix: Derivative of each row with respect to each parameter.
-        target: Value of each row that fits its measurement exactly.
+        matrix: Derivative of each row's prediction with respect to each parameter.
+        target: Value of ``matrix @ parameters`` at which each row fits its measurement exactly.
         deviation: Standard deviation of each row's noise.
     """
 
@@ -93,21 +94,21 @@ class LinearRows:
 
 
 def huber_deviation(error: Rows, deviation: Rows | float, delta: float) -> Rows:
-    """Return standard deviations that give Huber's loss: linear growth of errors over ``delta``."""
+    """Return deviations for which least squares equals Huber's loss, linear above ``delta``."""
     return deviation * np.sqrt(np.maximum(np.abs(error) / delta, 1.0))
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Estimation problem: measurements that depend on parameters with prior and bounds.
+    """Estimation problem: measurements, and parameters with a prior and bounds.
 
     Attributes:
         prior: Distribution of the parameters before the measurements.
         lower: Lower bound of each parameter.
         upper: Upper bound of each parameter.
-        rows_at: Function of parameters that returns measurements linearized around them.
-        misfit: Function of parameters that returns their negative log posterior, which no step may
-            increase; None if rows are linear.
+        rows_at: Function that returns the measurements linearized around given parameters.
+        misfit: Function that returns the negative log posterior of given parameters, which no step
+            may increase; None if the measurements are linear in the parameters.
     """
 
     prior: Gaussian
@@ -117,13 +118,13 @@ class Problem:
     misfit: Callable[[Vector], float] | None = None
 
     def solve(self, root: Float[np.ndarray, "free free"], rows: LinearRows) -> Vector:
-        """Solve the bounded linear least-squares problem of rows and prior.
+        """Return the most probable parameters by bounded least squares of rows and prior.
 
         Args:
             root: Upper triangle :attr:`Gaussian.root` of the prior, computed once.
             rows: Linearized measurements.
         """
-        from scipy.optimize import lsq_linear  # Imported here, as the import is slow.
+        from scipy.optimize import lsq_linear  # imported only if used: takes long
 
         free, scale, mean = self.prior.free, self.prior.scale, self.prior.mean
         target = (rows.target - rows.matrix[:, ~free] @ mean[~free]) / rows.deviation
@@ -159,7 +160,7 @@ def most_probable(problem: Problem, start: Vector, steps: int = 1) -> Vector:
 
 
 def _descending(misfit: Callable[[Vector], float], at: Vector, step: Vector) -> Vector:
-    """Return a step of parameters, halved until it does not increase the misfit."""
+    """Return a step from parameters ``at``, halved until it does not increase the misfit."""
     value, share = misfit(at), 1.0
     while share > _SHORTEST:
         if misfit(at + share * step) <= value:
@@ -175,7 +176,7 @@ def laplace_covariance(
 
     Args:
         prior: Distribution before the measurements.
-        matrix: Derivative of each row with respect to each parameter.
+        matrix: Derivative of each row's prediction with respect to each parameter.
         deviation: Standard deviation of each row's noise at the solution.
     """
     free, scale = prior.free, prior.scale
@@ -186,12 +187,12 @@ def laplace_covariance(
     return covariance
 
 
-# Alternating simulation, linearization and refit.
+# Outer loop of an estimate: simulate, linearize and refit in turn.
 
 
 @runtime_checkable
 class Figures(Protocol):
-    """Metrics of a simulation, with the data for a refit."""
+    """Simulated metrics, with whatever a refit of the parameters needs."""
 
     @property
     def simulated(self) -> Rows:
@@ -204,18 +205,18 @@ R = TypeVar("R", bound=Figures)
 
 @runtime_checkable
 class Simulation(Protocol[R]):
-    """Model whose metrics are linear in the parameters only near the simulated parameters."""
+    """Model with simulated metrics, which are linear in its parameters only within small steps."""
 
     def simulate(self, parameters: Vector) -> R:
-        """Return the metrics of a simulation with these parameters."""
+        """Return the metrics of a simulation with the given parameters."""
         ...
 
     def refit(self, rows: R, at: Vector) -> Vector:
-        """Return the most probable parameters, given rows simulated with ``at``."""
+        """Return the most probable parameters, by metrics linearized around parameters ``at``."""
         ...
 
     def misfit(self, rows: R, at: Vector) -> float:
-        """Return the misfit between measurements and the rows simulated with ``at``."""
+        """Return the misfit of parameters ``at``, whose simulation has the metrics ``rows``."""
         ...
 
 
@@ -225,11 +226,11 @@ class Rounds:
 
     Attributes:
         most: Maximum number of simulations, including the first.
-        tolerance: Log change of the simulated metrics at which the rounds end.
+        tolerance: Logarithmic change of the simulated metrics below which the rounds end.
         whole: Number of rounds with a full step. Later rounds make half of the step, since near
-            saturation full steps can oscillate around the solution.
+            saturation of the server full steps can oscillate around the solution.
         by_largest: Whether the tolerance applies to the largest change of a metric; else to the
-            root mean square.
+            root mean square of all changes.
     """
 
     most: int
@@ -259,15 +260,15 @@ def simulate_and_refit(
 ) -> Converged[R]:
     """Simulate and refit in turn until the simulated metrics converge.
 
-    Metrics are linear only near the parameters of their simulation. In a closed loop of equal
-    requests they are not even continuous. A step is therefore accepted only if it does not increase
-    the misfit of the simulated metrics. Otherwise the step is halved and simulated again.
+    Simulated metrics are linear in the parameters only within small steps. Under a closed loop of
+    equal requests they are not even continuous. A step of the parameters is therefore accepted only
+    if it does not increase the misfit. Otherwise the step is halved and simulated again.
 
     Args:
-        model: Model that simulates, refits and compares with the measurements.
+        model: Model that simulates, refits, and compares metrics with the measurements.
         start: First parameters.
         first: Metrics simulated with the first parameters.
-        rounds: Stopping rule.
+        rounds: Stopping rule of the loop.
     """
     accepted = trial = start
     found = rows = first

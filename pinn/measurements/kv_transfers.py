@@ -1,11 +1,12 @@
 """KV transfers between GPU and host, from a server's KV events or metrics pages.
 
-KV events are JSON lines of batches, ``[seconds, [events], rank, step]``. Events are arrays that
-begin with their name: ``TransferInitiated(id, request, from, to, blocks, step)`` and
-``TransferCompleted(id, request, from, to, blocks, success, step)``. ``CacheStoreCommitted`` means
-that a stored block can be read. Metrics pages have sums by direction. Since vLLM 0.31 each
-direction has a series (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``).
-Earlier releases have one series with the label ``transfer_type``.
+A file of KV events has one batch of events per line, in JSON: ``[seconds, [events], rank, step]``.
+Each event is an array that begins with its name: ``TransferInitiated(id, request, from, to, blocks,
+step)`` or ``TransferCompleted(id, request, from, to, blocks, success, step)``.
+``CacheStoreCommitted`` means that a stored block can be read. Metrics pages have the sums of all
+transfers in each direction. Since vLLM 0.31 each direction has a series
+(``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``). Earlier releases have one
+series with the label ``transfer_type``.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _KIND = "KV events, or a metrics page"
 #: Names of GPU memory in KV events.
 _GPU = ("gpu", "device")
 _BEGINS, _ENDS, _COMMITS = "TransferInitiated", "TransferCompleted", "CacheStoreCommitted"
-#: Direction -> series of a metrics page: bytes, seconds, transfers.
+#: Direction -> names of its series on a metrics page: bytes, seconds, number of transfers.
 _SERIES = {
     way: (f"kv_offload_{way}_bytes_total", f"kv_offload_{way}_time_total",
           f"kv_offload_{way}_size_count")
@@ -46,7 +47,7 @@ class KvTransfers:
         count: Number of transfers in each entry.
         size: Size in blocks of the GPU's cache or, with ``in_bytes``, in bytes.
         seconds: Time on the link, in seconds.
-        load: Whether each entry is a transfer from host to GPU.
+        load: Whether each entry is a load (host to GPU) rather than a store (GPU to host).
         in_bytes: Whether sizes are in bytes.
         committed: Number of stores to host memory that can be read, according to KV events.
         report: Counts of events or pages read and refused.
@@ -94,7 +95,7 @@ def _report(path: Path, accepted: int, refused: Mapping[str, int]) -> ReadReport
     )
 
 
-# Reading of KV events.
+# KV transfers from KV events.
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _of_events(text: str, path: Path) -> KvTransfers:
 
 
 def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
-    """Return the events of a line, each with the time of its batch."""
+    """Return the KV events of a line, each with its batch's time in seconds."""
     try:
         batch = json.loads(line)
         moment, events = float(batch[0]), batch[1]
@@ -155,7 +156,7 @@ def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
 
 
 def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfers"]:
-    """Return seconds that each transfer occupies the link, which carries one transfer at a time."""
+    """Return the seconds in which each transfer occupies the link; transfers follow each other."""
     seconds, free_s = np.zeros(len(transfers)), -np.inf
     for i in np.argsort([each.end_s for each in transfers], kind="stable"):
         each = transfers[i]
@@ -164,7 +165,7 @@ def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfer
     return seconds
 
 
-# Reading of metrics pages.
+# KV transfers from metrics pages.
 
 
 def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
@@ -186,7 +187,7 @@ def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
 
 
 def _sums(page: Page) -> dict[str, tuple[float, float, float]]:
-    """Return direction -> (bytes, seconds, transfers) of a metrics page."""
+    """Return the sums on a metrics page: direction -> (bytes, seconds, number of transfers)."""
     found = {}
     for way, names in _SERIES.items():
         label = {"load": "CPU_to_GPU", "store": "GPU_to_CPU"}[way]

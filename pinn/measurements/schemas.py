@@ -1,8 +1,8 @@
 """Schemas of the tables into which trace files and logs are read.
 
-``schemas.csv`` lists the schemas: the raw rows of request spans (``engine`` and ``front``), the
-canonical tables (``steps``, ``snapshots`` and ``requests``), and the ``iterations`` of a log. A
-column's name includes its unit, if any.
+``schemas.csv`` lists the columns of each table: the raw rows of request spans (``engine`` and
+``front``), the tables that are written to an ingested folder (``steps``, ``snapshots`` and
+``requests``), and the ``iterations`` of a log. A column's name includes its unit, if any.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pinn.common.files import read_rows
 
-#: Names in ``schemas.csv`` of types that Arrow has no name for.
+#: Column type in ``schemas.csv`` for which Arrow has no name -> Arrow type.
 _TYPES = {"list": pa.list_(pa.int64()), "dictionary": pa.dictionary(pa.int8(), pa.string())}
 
 

@@ -1,1 +1,1 @@
-"""Costs of a deployment, features of a batch, and roofline lower bounds of a step's time."""
+"""Costs of a deployment's work, features of a step, and roofline lower bounds of its time."""

@@ -22,7 +22,7 @@ Sizes = Real[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class BatchSums:
-    """Sums over the requests of each batch; all fields have the same shape.
+    """Sums over the requests of each batch; all fields have equal shapes, one value per batch.
 
     A *pair* is a query token and a key token that it attends to. The ``windowed`` fields count only
     keys within the model's attention window; without a window they equal the full counts.
@@ -31,12 +31,12 @@ class BatchSums:
         prefill_requests: Number of requests that compute prompt tokens.
         decode_requests: Number of requests that generate a token.
         prefill_tokens: Number of prompt tokens scheduled in this step.
-        decode_context: Number of keys that decodes read, including the keys of their new tokens.
-        prefill_cached: Number of keys that prefill chunks read from the cache.
-        prefill_pairs: Number of pairs of the prefill chunks.
-        windowed_decode_context: Number of keys of ``decode_context`` within the window.
-        windowed_prefill_cached: Number of keys of ``prefill_cached`` within the window.
-        windowed_prefill_pairs: Number of pairs of ``prefill_pairs`` within the window.
+        decode_context: Number of keys that decodes attend to, including those of their new tokens.
+        prefill_cached: Number of keys that prefill chunks read from the KV cache.
+        prefill_pairs: Number of (query, key) pairs of the prefill chunks.
+        windowed_decode_context: Number of keys counted by ``decode_context`` within the window.
+        windowed_prefill_cached: Number of keys counted by ``prefill_cached`` within the window.
+        windowed_prefill_pairs: Number of pairs counted by ``prefill_pairs`` within the window.
     """
 
     prefill_requests: Counts
@@ -56,11 +56,11 @@ class BatchSums:
 
     @cached_property
     def requests(self) -> Counts:
-        """Return the number of sequences in the step; at most one token of each is sampled."""
+        """Return the number of requests of each batch; at most one token of each is sampled."""
         return self.prefill_requests + self.decode_requests
 
     def without_reread(self, tokens: Sizes) -> BatchSums:
-        """Return the sums without ``tokens`` context tokens, which are read from the L2 cache."""
+        """Return the sums without ``tokens`` context tokens that decodes read from the L2 cache."""
         context = self.decode_context - tokens
         some = self.decode_context > 0
         share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
@@ -75,7 +75,7 @@ class BatchSums:
 def causal_pairs(
     new: Numbers, cached: Numbers, window: Numbers = np.inf
 ) -> Float[np.ndarray, "..."]:
-    """Return the number of (query, key) pairs of ``new`` tokens after ``cached`` tokens.
+    """Return the causal (query, key) pairs of ``new`` prompt tokens after ``cached`` tokens.
 
     The i-th token of a sequence sees min(i, window) keys, including its own. The sum over a chunk
     is a difference of prefix sums, so that chunks of a prompt add up to the whole prompt.
@@ -131,10 +131,10 @@ def uniform_sums(
 
 
 def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchSums:
-    """Return the sums of given batches; the sums of an empty batch are 0.
+    """Return the sums over the requests of given batches; those of an empty batch are 0.
 
     Args:
-        batches: The batches, ``n`` of them.
+        batches: Batches, ``n`` of them.
         window: The model's attention window in tokens; None for no window.
 
     Returns:
@@ -153,10 +153,11 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
         prefill_cached=cached,
         window=window,
     )
-    # Sums of integers below 2^53 are exact in float64, so equal requests can be multiplied.
+    # Sums of integers below 2^53 are exact in float64, so multiplying a request by the number of
+    # equal requests gives the same result as adding them one by one.
     sums = BatchSums(
         *(
-            # bincount returns integers if there are no requests.
+            # Converted to float, because bincount returns integers if there are no requests.
             np.bincount(owner, getattr(each, f.name), len(batches)).astype(np.float64)
             for f in fields(each)
         )
@@ -164,7 +165,7 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
     return sums.without_reread(np.array([b.reread_tokens for b in batches], dtype=np.float64))
 
 
-# Many batches of equal requests, the form in which training steps are sampled.
+# Many batches whose requests are equal; training steps are sampled in this form.
 
 AlikeCounts = Float[np.ndarray, " n"]
 
@@ -192,28 +193,28 @@ class UniformBatches:
 
     @property
     def tokens(self) -> AlikeCounts:
-        """Return the number of tokens of each batch, ``[n]``."""
+        """Return the number of new tokens of each batch, ``[n]``."""
         return self.decode_requests + self.prefill_requests * self.prefill_tokens
 
     @property
     def requests(self) -> AlikeCounts:
-        """Return the number of sequences of each batch, ``[n]``."""
+        """Return the number of requests of each batch, ``[n]``."""
         return self.decode_requests + self.prefill_requests
 
     def sums(self, window: float | None = None) -> BatchSums:
-        """Return the sums of the batches, with fields of shape ``[n]``."""
+        """Return the sums over the requests of each batch, with fields of shape ``[n]``."""
         return uniform_sums(**{f.name: getattr(self, f.name) for f in fields(self)}, window=window)
 
 
 def alike(batches: Sequence[Batch]) -> UniformBatches:
-    """Return batches of equal requests with the same total work as the given batches.
+    """Return batches of equal requests with the total work of the given batches.
 
     Decodes have their mean context. Prefill chunks have their mean length, and a number of cached
-    tokens that preserves the sum of p^2 + 2 p s, for chunks of p tokens after s cached ones. This
-    sum is twice the number of (query, key) pairs. Batches of equal requests are unchanged.
+    tokens that preserves the sum of p^2 + 2 p s over chunks of p tokens after s cached tokens. This
+    sum is about twice the number of (query, key) pairs. Batches of equal requests are unchanged.
 
     Args:
-        batches: The batches, ``n`` of them.
+        batches: Batches, ``n`` of them.
     """
     return UniformBatches(*np.array([_alike(batch) for batch in batches]).reshape(-1, 5).T)
 
@@ -234,21 +235,21 @@ def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
     return float(decodes.sum()), mean_context, float(chunks.sum()), tokens, mean_cached
 
 
-# Batches for which training steps are computed: decodes, prefills and mixtures over the range of
-# served loads.
+# Batches of training steps: decodes, prefills and mixtures of the two, over the range of served
+# loads.
 
-#: Bounds of the batches that the coefficients (beta) are fitted to, which are assumptions about
-#: served loads. This bound is the maximum of cached tokens per batch; large servers cache a few
-#: million.
+#: Bounds of the batches that the step's coefficients (beta) are fitted to: maximum cached tokens of
+#: a batch, decodes of a batch, and context of a decode in tokens. They are assumptions about served
+#: loads; large servers cache a few million tokens.
 MAX_CACHED_TOKENS = 2_000_000
 MAX_DECODES = 512
 MAX_CONTEXT = 32_768
-#: Maximum prompt tokens per step: twice vLLM's default token budget on large GPUs (8,192).
+#: Maximum prompt tokens of a training step: twice vLLM's default budget on large GPUs (8,192).
 MAX_CHUNK = 16_384
 
 
 def beyond_taught(batch: Batch) -> list[str]:
-    """Return texts that name each limit of the training batches that a batch exceeds."""
+    """Return a text for each size of a batch that exceeds the maximum in the training data."""
     counts = batch.entry_counts
     decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))

@@ -13,14 +13,14 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec, MoeFfnSpec, Sampling
 from pinn.specs.precision import Precision, precision
 
-# Numbers of a model, GPU and flags, from which the costs of a deployment are computed.
+# Numbers about a model, a GPU and engine flags, from which the costs of a deployment are computed.
 
 #: Array with one number for each of ``n`` deployments.
 Values: TypeAlias = Float[np.ndarray, "*n"]
 
 
 class Flags(NamedTuple):
-    """Settings of a serving configuration that costs depend on, as a tuple that is fast to hash."""
+    """Engine settings that costs depend on, as a tuple because tuples are fast to hash."""
 
     tensor_parallel_size: int
     data_parallel_size: int
@@ -203,7 +203,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return a model's sizes and work on one of ``tp`` GPUs, by field of ``CostFacts``."""
+    """Return a model's sizes and work on one of ``tp`` GPUs: field of ``CostFacts`` -> value."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -221,14 +221,18 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """Return the fields of ``CostFacts`` for routed experts; a dense model has 0 of width 0."""
+    """Return the fields of ``CostFacts`` about routed experts, as field -> value.
+
+    A dense model has 0 experts of width 0.
+    """
     moe, ranks = model.moe or _NO_EXPERTS, flags.tensor_parallel_size * flags.data_parallel_size
     spread = flags.expert_parallel_size
     cut = ranks // spread
     weights, held = model.precisions.experts, layer_work.expert_weights(moe, model.hidden_size, cut)
     # Without data parallelism every rank has every token, and the all-reduce after the experts is
-    # the only exchange (vLLM's FusedMoE without all-to-all kernels). With gathers or split experts,
-    # every token is sent to every rank.
+    # the only exchange (vLLM's FusedMoE without all-to-all kernels). With data parallelism, every
+    # token is sent to every rank if tokens are all-gathered or experts are split over GPUs, else
+    # only to the ranks of its top-k experts.
     copies = min(moe.top_k, ranks) if cut == 1 and not flags.gathers else ranks
     return {
         "routed_experts": float(moe.experts),
@@ -245,7 +249,7 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
 
 @dataclass(frozen=True)
 class DenseWork:
-    """Weight bytes and FLOP of all multiplications except the routed experts', for any GPU."""
+    """Weight bytes and FLOP of all matrix products of a model except those of routed experts."""
 
     weight_bytes: float
     token_flop: tuple[tuple[Precision, float], ...]
@@ -255,7 +259,7 @@ class DenseWork:
 
 @lru_cache(maxsize=16384)
 def dense_work(model: ModelSpec, tp: int) -> DenseWork:
-    """Return the weight bytes and the FLOP of the dense matrix products on one of ``tp`` GPUs."""
+    """Return the weight bytes and FLOP on one of ``tp`` GPUs, without those of routed experts."""
     dense = layer_work.dense_matmuls(model, tp)
     return DenseWork(
         sum(m.weight_bytes for m in dense),
@@ -266,7 +270,7 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
 
 
 def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precision, float], ...]:
-    """Return the FLOP of matrix products per activation row, summed by number format."""
+    """Return the FLOP of matrix products per row of activations, as a sum per number format."""
     flop: dict[Precision, float] = {}
     for matmul in matmuls:
         flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
@@ -297,10 +301,10 @@ _SOFTMAX = 4 + 4
 #: Bytes per logit of dividing by the temperature, softmax, drawing exponential noise and dividing
 #: by the noise (``random_sample``).
 _DRAW = (4 + 4) + _SOFTMAX + 4 + (4 + 4 + 4)
-#: Bytes per logit of comparing to get a mask, and of ``masked_fill_``.
+#: Bytes per logit of computing a mask by a comparison, and of ``masked_fill_`` with this mask.
 _MASK = (4 + 1) + (4 + 1 + 4)
-#: Bytes per logit of ``apply_top_k_only``: ``topk`` reads all logits once per 8 bits of the key,
-#: and once to gather.
+#: Bytes per logit of ``apply_top_k_only``: ``topk`` reads all fp32 logits once for each 8 bits of
+#: their sort key, and once more to gather the largest; then a mask.
 _COUNT = 5 * 4 + _MASK
 #: Bytes per logit of a radix sort of fp32 keys with (row, index) pairs of 8 bytes: numbering, a
 #: histogram, four passes over keys and pairs, a histogram and one pass over the pairs by row, then
@@ -308,10 +312,10 @@ _COUNT = 5 * 4 + _MASK
 #: segmented_sort_pairs_by_full_sort``, for fewer than 128 rows, with CUB's radix sort of 8 bits per
 #: pass).
 _SORT = 8 + 4 + 4 * 2 * (4 + 8) + (8 + 2 * 8) + (8 + 4 + 4 + 8)
-#: Bytes per logit of ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy that is
-#: scattered back by index.
+#: Bytes per logit of ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy of the
+#: sorted logits that is scattered back to their places.
 _MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
-#: Bytes per logit of ``MinPLogitsProcessor``: softmax, its maximum, mask.
+#: Bytes per logit of ``MinPLogitsProcessor``: softmax, maximum of the probabilities, mask.
 _RATIO = _SOFTMAX + 4 + _MASK
 #: Bytes per logit of ``apply_penalties``: int64 counts of the prompt and of the output are cleared
 #: and compared. The repetition kernel reads both masks and few logits. Presence and frequency
@@ -321,13 +325,14 @@ _PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 
 
 @dataclass(frozen=True)
 class SamplerKernels:
-    """Bytes and times of the kernels that a sampling setting needs.
+    """Bytes and times of the sampler kernels that one sampling setting, such as top-p, needs.
 
     Attributes:
-        logit_bytes: Bytes read and written per logit.
+        logit_bytes: Bytes that the kernels read and write per logit.
         slowdown: Ratio of the kernels' time to the time of these bytes at the peak bandwidth.
-        launch_s: Seconds that depend on neither batch nor vocabulary.
-        logit_s: Seconds of a thread block per logit of its row; rows are processed in parallel.
+        launch_s: Seconds per step that depend on neither batch nor vocabulary.
+        logit_s: Seconds per step and logit of a row, which one thread block processes; rows are
+            processed in parallel.
     """
 
     logit_bytes: float
@@ -349,7 +354,7 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
-    """Return bytes and fitted times of the sampler kernels that given settings need."""
+    """Return the bytes and fitted times of each group of sampler kernels that settings need."""
     is_drawn, mass = not sampling.is_greedy, sampling.top_p < 1
     kernels = (
         (TAKEN, True),
@@ -365,12 +370,13 @@ def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
 class SamplerTime(NamedTuple):
     """Coefficients of the sampler's time per step.
 
-    Seconds = launch_s + vocabulary x (logit_s + requests x timed_bytes / memory bandwidth).
+    The time in seconds is launch_s + V x (logit_s + requests x timed_bytes / memory bandwidth),
+    where V is the number of tokens in the vocabulary.
 
     Attributes:
         timed_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
-        launch_s: Seconds per step.
-        logit_s: Seconds per step and logit of the vocabulary.
+        launch_s: Seconds per step that depend on neither batch nor vocabulary.
+        logit_s: Seconds per step and token of the vocabulary, for any number of requests.
     """
 
     timed_bytes: float
@@ -384,7 +390,7 @@ NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 @lru_cache(maxsize=1024)
 def sampler_time(sampling: Sampling) -> SamplerTime:
-    """Return coefficients of the total time of the kernels that given sampling settings need."""
+    """Return the coefficients of the time of all sampler kernels that given settings need."""
     asked = sampler_kernels(sampling)
     return SamplerTime(
         sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),

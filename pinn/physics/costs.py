@@ -1,7 +1,8 @@
 """Costs per unit of work, in seconds at the GPU's memory bandwidth, FLOP/s and link bandwidth.
 
-The features of a step are sums over the batch, multiplied by these costs. A Go program or a reader
-of tables therefore needs no other facts about the model and the GPU. Each cost has one formula.
+The features of a step are sums over the batch, multiplied by these costs. A Go program or a user of
+a coefficient table therefore needs no other facts about the model and the GPU. Each cost has one
+formula.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from pinn.specs.model import ModelSpec, Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-# Longer formulas of ``StepCosts``, as functions of ``CostFacts``.
+# Formulas of ``StepCosts`` that need more than a line, as functions of ``CostFacts``.
 
-#: Share of a parallel layer's latency outside its all-reduces: 3 us of the 10 us in the prior of
-#: the feature ``parallel_layer``.
+#: Share of a tensor-parallel layer's communication latency that is outside its all-reduces: 3 us of
+#: the 10 us that the feature ``parallel_layer`` has as its prior.
 AROUND_ALL_REDUCE = 0.3
 
 
@@ -40,36 +41,38 @@ def token_bytes(w: CostFacts) -> Values:
 
 
 def weights_s(w: CostFacts) -> Values:
-    """Return the seconds to read all weights except the routed experts' once."""
+    """Return the seconds to read all weights on a GPU, except those of routed experts, once."""
     return w.dense_weight_bytes / w.memory_bytes_per_s
 
 
-#: Launches of a prompt's recurrent layer beyond those of attention, relative to a dense layer's
-#: launches. vLLM 0.20.1's gated delta net makes about 16 launches between two pieces of a graph,
-#: attention makes three. Eight of the 16 are Triton kernels, which Python starts
-#: (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py). The value
-#: follows from two groups of steps that are bound by launching (B300, vLLM 0.20.1, beyond the
-#: captured size). 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms for 64 dense layers.
+#: Launch time of a recurrent layer in a step with prompts, beyond that of an attention layer, in
+#: units of a dense layer's launches. vLLM 0.20.1's gated delta net makes about 16 launches between
+#: two pieces of a CUDA graph, attention makes three. Eight of the 16 are Triton kernels, which
+#: Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py).
+#: The value follows from two groups of steps whose time is that of launching (B300, vLLM 0.20.1,
+#: beyond the largest graph). 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms for 64 dense layers.
 #: Qwen3.6-35B-A3B takes 40 to 42 ms with any number of tokens; 30 of its 40 layers are recurrent.
-#: The same value is assumed for other recurrent mixers.
+#: The value is assumed for all types of recurrent layers.
 STATE_LAUNCHES = 2.5
 
-#: Launch time of modules that are not compiled, relative to compiled ones. The value is the median
-#: of three measurements that are dominated by launching, in units of 0.25 ms per
-#: ``launched_layers``: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any length,
-#: ratio 2.3), steps of gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms,
-#: ratio 2.1), and decodes of Qwen3-14B on A100 with --enforce-eager (vLLM 0.9.1, 20.6 ms, ratio
+#: Ratio of the launch time of modules that are not compiled to that of compiled modules. The value
+#: is the median of three ratios of a measured step time, which is dominated by launching, to 0.25
+#: ms per ``launched_layers``: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any
+#: length, ratio 2.3), steps of gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34
+#: ms, ratio 2.1), and decodes of Qwen3-14B on A100 with --enforce-eager (vLLM 0.9.1, 20.6 ms, ratio
 #: 2.1).
 UNCOMPILED = 2.1
 
 
 def launched_layers(w: CostFacts) -> Values:
-    """Return the number of kernels of all layers, divided by that of one 16-bit dense layer.
+    """Return the kernel launches of all layers, in units of those of one 16-bit dense layer.
 
     The numbers are assumptions from counting launches in vLLM's modules; a dense layer has about
-    ten. Experts add eight (routing, sorting, two grouped multiplications). Latent attention adds
-    eight (down and up projections with norms, concatenation and copies). Shared experts add four,
-    and quantizing activations adds three. Recurrent layers add ``STATE_LAUNCHES``.
+    ten launches. Experts add eight (routing, sorting, two grouped multiplications). Latent
+    attention adds eight (down and up projections with norms, concatenation and copies). Shared
+    experts add four, and quantizing activations adds three. A recurrent layer adds
+    ``STATE_LAUNCHES`` units. In modules that are not compiled, all launches count ``UNCOMPILED``
+    times.
     """
     experts = 0.8 * w.moe_layers + 0.4 * w.shared_layers
     layers = w.layers + experts + 0.8 * w.latent_layers + STATE_LAUNCHES * w.state_layers
@@ -88,17 +91,17 @@ def experts(w: CostFacts) -> Values:
 
 
 def expert_read_s(w: CostFacts) -> Values:
-    """Return the seconds to read one expert in every MoE layer."""
+    """Return the seconds to read the weights of one expert in every MoE layer."""
     return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
 
 
 def expert_copies(w: CostFacts) -> Values:
-    """Return the expert slices that a token uses on a GPU: top-k, or this GPU's share of top-k."""
+    """Return the mean number of expert slices that a token uses on one GPU: its share of top-k."""
     return w.top_k / w.expert_spread
 
 
 def expert_activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds to gather one token's states for its experts and scatter the results."""
+    """Return the seconds to gather one token's hidden state for its experts and scatter results."""
     width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
     passes = expert_copies(w) * width * w.moe_layers
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
@@ -107,9 +110,9 @@ def expert_activation_token_s(w: CostFacts) -> Values:
 def parallel_layers(w: CostFacts) -> Values:
     """Return the equivalent number of tensor-parallel layers with vLLM's unfused all-reduces.
 
-    A faster kernel saves its share of the latency. A fused kernel saves the overhead around a
-    layer's all-reduces. A short all-reduce, with the small kernels around it, takes about as long
-    as the two all-reduces of a layer.
+    An engine's faster all-reduce kernel saves a share of the latency (``faster_all_reduce``). A
+    fused kernel saves the overhead around a layer's all-reduces. An all-reduce of a few values per
+    token, with the small kernels around it, takes about as long as the two all-reduces of a layer.
     """
     layers = w.layers * (1 - AROUND_ALL_REDUCE * w.fused_all_reduce) + w.short_all_reduces
     return layers * (w.tensor_parallel_size > 1) * (1 - w.faster_all_reduce)
@@ -121,27 +124,26 @@ def all_reduces(w: CostFacts) -> Values:
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
-    """Return the seconds on the links for the all-reduces of one token.
+    """Return the seconds in which one token occupies the GPU links in all its all-reduces.
 
-    A ring moves 2 (p - 1) / p of the message over each link of p GPUs (Patarasuk and Yuan 2009).
+    A ring of p GPUs moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
     """
     tp = w.tensor_parallel_size
     return all_reduces(w) * token_bytes(w) * 2 * (tp - 1) / tp / w.link_bytes_per_s
 
 
 def exchange_token_s(w: CostFacts) -> Values:
-    """Return the link seconds to dispatch one token to data-parallel ranks and combine results."""
+    """Return the seconds on the links to send a token to the ranks of its experts, and back."""
     ranks = w.tensor_parallel_size * w.data_parallel_size
     remote = (ranks - 1) / ranks
     return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
 
 
 def offload_s(w: CostFacts) -> Values:
-    """Return the seconds to read the offloaded weights over PCIe.
+    """Return the seconds per step to read the offloaded weights over PCIe.
 
-    Weights are offloaded up to the limit of vLLM's flag. The limit counts GiB per GPU
-    (vllm/config/cache.py: cpu_offload_gb), and each GPU of a pipeline only has the weights of its
-    stage.
+    Weights are offloaded up to the limit of vLLM's flag ``cpu_offload_gb``, in GiB per GPU
+    (vllm/config/cache.py). Each GPU of a pipeline only has the weights of its stage.
     """
     read_s = weights_s(w) + experts(w) * expert_read_s(w)
     held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
@@ -149,7 +151,7 @@ def offload_s(w: CostFacts) -> Values:
 
 
 def cost(formula: Callable[[CostFacts], Values]) -> Any:
-    """Declare a field of ``StepCosts`` by its formula, with a value per deployment."""
+    """Declare a field of ``StepCosts`` by the formula that computes it from ``CostFacts``."""
     return field(metadata={"formula": formula})
 
 
@@ -157,7 +159,9 @@ def cost(formula: Callable[[CostFacts], Values]) -> Any:
 class StepCosts:
     """Seconds per unit of work on one GPU, at its memory bandwidth, FLOP/s and link bandwidth.
 
-    Each field is declared with its formula. All fields are arrays of one shape.
+    Each field is declared with its formula. All fields are arrays of equal shape, with one value
+    for each deployment. Names that end in ``_s`` are times in seconds, which the description names
+    by the work that takes them.
 
     Attributes:
         layers: Number of layers.
@@ -171,8 +175,8 @@ class StepCosts:
         graph_tokens: Tokens of the largest captured CUDA graph.
         graph_requests: Number of decodes of the largest captured step without prompts; 0 for no
             limit.
-        gemm_weights_s: Reading all weights except the routed experts' once.
-        gemm_token_s: Arithmetic per token with these weights, without the output head.
+        gemm_weights_s: Reading all weights, except those of routed experts, once.
+        gemm_token_s: Arithmetic per token with all weights except routed experts and output head.
         head_sequence_s: Arithmetic per sequence in the output head.
         sampled_request_s: Moving one request's logits through the sampler's kernels. Every rank of
             a tensor-parallel group samples from the gathered logits.
@@ -182,14 +186,15 @@ class StepCosts:
         expert_share: Probability that a token uses a given expert: top-k / experts.
         expert_read_s: Reading one expert in every MoE layer.
         expert_token_s: Arithmetic per token with this GPU's share of the token's top-k experts.
-        expert_activation_token_s: Gathering and scattering a token's states for this GPU's share.
+        expert_activation_token_s: Gathering and scattering a token's hidden states for this GPU's
+            share of its experts.
         expert_replicas: Number of data-parallel replicas whose tokens share the experts.
         kv_read_s: Reading one cached token in layers without a limit on keys, or in indexers.
         windowed_kv_read_s: Reading one cached token in layers with a limited number of keys; a
             recurrent state counts as one token, which is read and written.
         decode_pair_s: Attention arithmetic of a decode per key, in full layers.
         windowed_decode_pair_s: Attention arithmetic of a decode per key, in windowed layers.
-        decode_attention_time: Ratio of the times of the engine's and vLLM's decode attention.
+        decode_attention_time: Ratio of the engine's to vLLM's time of decode attention.
         prefill_token_s: Reading queries and writing outputs of prefill attention, per token.
         prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
         windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in windowed layers.
@@ -289,7 +294,7 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 
 def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
-    """Return the costs of one pass through the model of each of ``n`` deployments."""
+    """Return the costs of a forward pass of each of ``n`` deployments' models, as ``[n]``."""
     return _costs_of_rows([_fact_row(d, d.model, d.sampling) for d in deployments])
 
 
@@ -299,17 +304,17 @@ def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
 
 
 def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) -> StepCosts:
-    """Return the costs of one pass through a deployment's draft model, with fields ``[1]``.
+    """Return the costs of a forward pass of a deployment's draft model, with fields ``[1]``.
 
     Args:
         deployment: Deployment whose flags and GPU apply.
-        draft: Layers and head of the draft model.
+        draft: Draft model: its layers and output head.
         sampling: Sampling settings of the draft model's tokens.
     """
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
 
-#: Function of an engine configuration that returns its values of ``Flags``, up to ``gathers``.
+#: Function that returns the values of an engine configuration for ``Flags``, up to ``gathers``.
 _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 
 

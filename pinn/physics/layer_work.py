@@ -1,4 +1,4 @@
-"""Work of a layer: matrix multiplications, small kernels and recurrent mixers."""
+"""Work of a model's layers: matrix products, small kernels, attention and recurrent layers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from pinn.specs.mixers import MAMBA1, LinearMixerSpec, Projection
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec, MoeFfnSpec
 from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
 
-# The matrix multiplications of one engine step on one GPU of the tensor-parallel group.
+# Matrix products of one engine step on one GPU of the tensor-parallel group.
 
 
 @dataclass(frozen=True)
 class MatMul:
-    """A weight matrix ``[k, n]`` that activations ``[rows, k]`` are multiplied by.
+    """Weight matrix ``[k, n]`` by which activations ``[rows, k]`` are multiplied.
 
     Attributes:
         name: Name of the matrix in vLLM's model code, such as ``qkv_proj``.
@@ -39,17 +39,17 @@ class MatMul:
 
     @property
     def flop_per_row(self) -> float:
-        """Return the FLOP per row over all layers: one multiply and one add per weight."""
+        """Return the FLOP per row of activations, over all layers: 2 FLOP per weight."""
         return 2.0 * self.count * self.n * self.k
 
 
 @lru_cache(maxsize=16384)
 def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return all multiplications that a text token passes, except those of routed experts.
+    """Return all weight matrices that a text token is multiplied by, except routed experts.
 
     Column-parallel and row-parallel splits are as in Megatron-LM (arXiv 1909.08053, section 3),
-    which vLLM follows. If there are fewer KV heads than tensor-parallel ranks, they are replicated.
-    Biases are omitted.
+    which vLLM follows. KV heads are replicated if there are fewer of them than tensor-parallel
+    ranks. Biases are omitted.
     """
     found: list[MatMul] = []
     for group in model.layer_groups:
@@ -65,7 +65,7 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
 
 @lru_cache(maxsize=16384)
 def idle_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return the matrices of layers that no text token passes, which take memory but no time."""
+    """Return the matrices of layers that text tokens skip, which take memory but no time."""
     groups = (group for group in model.layer_groups if not group.runs)
     return tuple(m for group in groups for m in _group_matmuls(model, group, tensor_parallel_size))
 
@@ -111,9 +111,9 @@ def latent_matmuls(
 ) -> Iterator[MatMul]:
     """Yield MLA's matrices: down-projections are replicated, up-projections are split by heads.
 
-    ``heads`` is the number of heads on one rank. ``kv_b_proj`` also represents its absorbed form in
-    decode. That form multiplies queries into the latent space and outputs back, with the same
-    weights and the same FLOP per token.
+    ``heads`` is the number of heads on one rank. ``kv_b_proj`` also stands for its absorbed form in
+    decode, which multiplies queries into the latent space and outputs back. Both forms have equal
+    weights and equal FLOP per token.
     """
     queries, own = heads * attention.head_dim, attention.kv_width * (not attention.shares_cache)
     if attention.q_lora_rank is None:
@@ -159,24 +159,27 @@ def expert_weights(ffn: MoeFfnSpec, hidden_size: int, expert_tensor_parallel_siz
     return (2 + ffn.gated) * local * ffn.stream_width(hidden_size)
 
 
-# Elements moved by small kernels between multiplications: norms, rotary embedding, activations.
+# Elements that small kernels between matrix products move: norms, rotary embedding, activation
+# functions.
 
 #: Rows of the hidden size that a norm with residual add reads (two) and writes (two). There is one
-#: before each mixer and one before each feed-forward part
+#: norm before each attention (or recurrent) part of a layer, and one before each feed-forward part
 #: (vllm/model_executor/layers/layernorm.py).
 NORM_PASSES = 4.0
-#: Passes over each of several residual streams per half layer: a read before it, and a read and a
-#: write after it (vLLM 0.20.1 model_executor/layers/mhc.py: mhc_pre, mhc_post).
+#: Passes over each residual stream in models with several streams (hyper-connections), per half
+#: layer: a read before it, and a read and a write after it (vLLM 0.20.1
+#: model_executor/layers/mhc.py: mhc_pre, mhc_post).
 STREAM_PASSES = 3.0
-#: Passes over the output of a projection: one more read and write, for rotary embedding, norms of
-#: queries and keys, and copies into the cache.
+#: Passes over the output of a projection by the small kernels after it: one read and one write, for
+#: rotary embedding, norms of queries and keys, and copies into the KV cache.
 OUTPUT_PASSES = 2.0
-#: Passes of a gated activation function: it reads both halves and writes one half.
+#: Passes of a gated activation function over its input: it reads both halves and writes one half.
 GATED_PASSES = 1.5
-#: Passes saved by static scales: the kernel before a multiplication writes its input in fp8.
+#: Passes over a matrix product's input that static scales save: the kernel before the product
+#: writes the input in fp8, with half the bytes.
 STATIC_SAVES = 0.5
-#: Matrices whose outputs ``small_kernel_elements`` does not count. Norms count the outputs that are
-#: added to the residual stream; the router's output only selects experts.
+#: Matrices whose outputs ``small_kernel_elements`` does not count: outputs that are added to the
+#: residual stream are counted with the norms, and the router's output is small.
 _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 
 
@@ -184,9 +187,10 @@ _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 def small_kernel_elements(model: ModelSpec, tensor_parallel_size: int) -> float:
     """Return the 16-bit elements that small kernels move per token on one GPU, in all layers.
 
-    Tensor parallelism splits everything but norms. Routed experts are counted separately
-    (``expert_activation_token_s``). The scaling of inputs in each step is included in the times of
-    the multiplications.
+    Small kernels are norms, rotary embedding, activation functions and copies between matrix
+    products. Tensor parallelism splits all of them but norms. Kernels around routed experts are
+    counted separately (``expert_activation_token_s``). The time of quantizing a matrix product's
+    input is part of the product's time.
     """
     halves = sum(group.count * group.halves for group in model.layer_groups if group.runs)
     matmuls = [m for m in dense_matmuls(model, tensor_parallel_size) if not m.per_sequence]
@@ -203,7 +207,7 @@ def _moved(matmul: MatMul) -> float:
     return passes * matmul.n - saved
 
 
-# Work of a model's mixers, and number of all-reduces around its layers, for any GPU.
+# Work of a model's attention and recurrent layers, and number of short all-reduces, for any GPU.
 
 _OF_MIXERS = (
     "latent_layers", "state_layers", "kv_width", "windowed_kv_width", "state_bytes",
@@ -214,18 +218,19 @@ _OF_MIXERS = (
 
 @lru_cache(maxsize=16384)
 def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return work of the mixers, and counts of layers and short all-reduces, on one of ``tp`` GPUs.
+    """Return the attention work of a model's layers on one of ``tp`` GPUs, and numbers of layers.
 
-    Keys are fields of ``CostFacts``. ``windowed`` layers see a limited number of keys: a window,
-    the selection of an indexer, or a recurrent state, which counts as one key.
+    The result maps fields of ``CostFacts`` to values. Fields with ``windowed`` are of layers whose
+    tokens attend to a limited number of keys: a window, the selection of an indexer, or a recurrent
+    state, which counts as one key.
     """
     groups, window = [g for g in model.layer_groups if g.runs], model.window_tokens or 1
     found = dict.fromkeys(_OF_MIXERS, 0.0)
     for group in groups:
         for name, value in _mixer_facts(group.attention, group.count, tp, window).items():
             found[name] += value
-    # Pairs of query and key are counted for causal attention. Bidirectional attention has twice as
-    # many. Windowed layers need no factor, since half of a window lies in each direction.
+    # Batch sums count the (query, key) pairs of causal attention. Bidirectional attention has twice
+    # as many. Windowed layers need no factor, since half of a window lies in each direction.
     found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,
@@ -234,14 +239,15 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
 
 
 def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -> dict[str, float]:
-    """Return the work of ``count`` equal layers: cached elements and bytes per token, and FLOP.
+    """Return the attention or recurrent work of ``count`` equal layers, as field -> value.
 
-    FLOP are per key in decode and per pair in prefill. Scores and weighted values take 2 FLOP per
-    head and element each. MLA decodes in the latent space: for every head, keys have kv_lora_rank +
-    rope elements and values kv_lora_rank. With an indexer, prefills use the latent space, too,
-    since the queries have different keys (vLLM's FlashMLA sparse). If keys are compressed, a token
-    within reach counts as one fraction of a key, and a token beyond reach as another. Queries and
-    outputs have the activations' format. ``window`` is the model's widest window in tokens;
+    The fields are those of ``CostFacts``: cached elements and bytes per token, and FLOP per key in
+    decode and per (query, key) pair in prefill. Scores and weighted values take 2 FLOP per head and
+    element each. MLA decodes in the latent space: for every head, keys have kv_lora_rank + rope
+    elements, and values have kv_lora_rank elements. With an indexer, prefills use the latent space,
+    too, since the queries have different keys (vLLM's FlashMLA sparse). If keys are compressed, a
+    token within reach counts as one fraction of a key, and a token beyond reach as another. Queries
+    and outputs have the activations' format. ``window`` is the model's widest window in tokens;
     work per key of a narrower window is scaled by the ratio of the windows.
     """
     if isinstance(mixer, LinearMixerSpec):
@@ -249,7 +255,8 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
         return {
             "state_layers": count,
             "state_bytes": spread * 2 * count * mixer.state_bytes(tp),
-            # A recurrent state counts as one "key", so a pair is one token.
+            # A recurrent state counts as one key of every token, so FLOP per pair are FLOP per
+            # token.
             "windowed_decode_flop": spread * heads * mixer.decode_flop(),
             "windowed_prefill_flop": spread * heads * mixer.token_flop(),
             "prefill_token_bytes": count * mixer.token_bytes(tp),
@@ -283,7 +290,7 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
 
 
 def _reduces_inside(mixer: models.Mixer | None) -> bool:
-    """Return whether a mixer contains a further all-reduce of a few values per token.
+    """Return whether an attention or recurrent layer has an all-reduce of a few values per token.
 
     Examples are a full-width q/k norm, and Mamba-1's projection to step, B and C (vLLM's
     mamba_mixer.py, where x_proj is row-parallel).

@@ -6,25 +6,26 @@ from jaxtyping import Float
 from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import StepCosts
 
-#: Costs and batch sums of any shapes that broadcast together.
+#: Array of numbers; the costs and batch sums of one formula may have any shapes that broadcast.
 Values = Float[np.ndarray, "..."]
 
 # Roofline lower bound of a step: no engine can be faster on this GPU.
 
 
 def floor_seconds(costs: StepCosts, sums: BatchSums, shared: BatchSums | None = None) -> Values:
-    """Return the roofline lower bound in seconds: max(FLOP / peak, bytes / bandwidth).
+    """Return the roofline lower bound of a step's time in seconds.
 
-    Only bytes that any engine has to read are counted. For routed experts, these are the
-    weights that one token needs, since all tokens may use the same experts. For the KV cache, these
-    are the keys and values in memory before the step. Offloaded weights always cross PCIe. An empty
-    batch takes no time.
+    The bound is the largest of FLOP / peak FLOP/s, bytes / memory bandwidth, and the time to read
+    offloaded weights over PCIe. Only bytes that any engine has to read are counted. Of routed
+    experts, these are the weights that one token needs, since all tokens may use the same experts.
+    Of the KV cache, these are the keys and values in memory before the step. An empty batch takes
+    no time.
 
     Args:
         costs: Costs of the deployments, broadcast against ``sums``.
         sums: Sums of the batches.
-        shared: Sums, per rank, of the tokens that the experts of all data-parallel ranks compute;
-            by default ``sums``.
+        shared: Sums of the batches for the arithmetic of experts, which compute the tokens of all
+            data-parallel ranks: means over the ranks; by default ``sums``.
     """
     own_decode = sums.decode_requests
     reads = (
@@ -47,7 +48,7 @@ def floor_seconds(costs: StepCosts, sums: BatchSums, shared: BatchSums | None = 
 
 
 def gemm_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the arithmetic seconds of projections, dense and shared layers and the output head."""
+    """Return the arithmetic seconds of all matrix products except those of routed experts."""
     return costs.gemm_token_s * sums.tokens + costs.head_sequence_s * sums.requests
 
 
@@ -57,18 +58,20 @@ def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def topk_expert_read_s(costs: StepCosts) -> Values:
-    """Return the seconds to read the experts of a single token, on a GPU with an average share."""
+    """Return the seconds to read the weights of one token's experts, with a mean share per GPU."""
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
 def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
-    """Return the seconds to read all experts that tokens of any replica use, with balanced routing.
+    """Return the seconds in which a GPU reads its experts in use, assuming balanced routing.
 
-    With T tokens that each use an expert with probability k / N independently, the expected number
-    of experts in use is N (1 - (1 - k/N)^T).
+    Each of the T tokens of all data-parallel replicas uses an expert with probability p = k / N, as
+    top-k routing selects k of N experts. Of n experts on the GPU, n (1 - (1 - p)^T) are expected to
+    be in use.
     """
     missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
-    # The simulator's compiled copy skips the slow power function for models without experts.
+    # For models without experts, the simulator's compiled copy of this formula returns 0 without
+    # computing the power, which is slow.
     return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
 
 
@@ -82,30 +85,32 @@ def expert_tokens(costs: StepCosts, tokens: Values) -> Values:
 # The simulator's compiled code (``pinn/simulator/step_formulas.py``) and the Go package
 # (``export/go/pinn/step.go``) repeat these formulas; tests compare all three.
 
-#: Rows of a typical tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256). Up to this number,
-#: further tokens do not need further tiles.
+#: Rows of a typical tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256). A step of up to
+#: this number of tokens needs only one row of tiles.
 TILE_TOKENS = 128.0
 
-#: Number of tokens from which waves of tiles fill the GPU. An assumption: with 128 x 128 tiles, a
-#: product of width 4,096 has 256 tiles at 1,024 tokens, two waves on the 132 SMs of an H100.
+#: Number of tokens from which waves of tiles (one tile on each SM) fill the GPU. The value is an
+#: assumption: with 128 x 128 tiles, a product of width 4,096 has 256 tiles at 1,024 tokens, which
+#: are two waves on the 132 SMs of an H100.
 WAVE_TOKENS = 1024.0
 
-#: Share of a step's tokens that determines which experts are read under skewed routing (an
-#: assumption).
+#: Share of a step's tokens for the feature ``experts_hit_tenth``. Under skewed routing, all tokens
+#: use fewer experts; the feature has the experts that this share would use under balanced routing.
 FEW_TOKENS_SHARE = 0.1
 
-#: Share of a layer's launches that are outside of graphs in a step with prompts. vLLM's piecewise
-#: graphs end where attention begins (``splitting_ops``). Attention kernels, the write to the cache
-#: and the next piece are launched one by one. Steps of Qwen3.6-35B-A3B on B300 (vLLM 0.20.1), which
-#: are bound by launching, take 16.5 ms up to the captured size and 40 ms beyond it.
+#: Share of a layer's launches that are outside of CUDA graphs in a step with prompts. vLLM's
+#: piecewise graphs end where attention begins (``splitting_ops``), so attention kernels, the write
+#: to the KV cache and the next piece are launched one by one. The value is a ratio of step times of
+#: Qwen3.6-35B-A3B on B300 (vLLM 0.20.1), which are those of launching: 16.5 ms up to the size of
+#: the largest graph, 40 ms beyond it.
 PIECES = 0.41
 
-#: Captured size divided by the width of the transition above it: from 1 + 1 / 8 of that size on,
-#: the whole step is launched layer by layer.
+#: Size of the largest CUDA graph, divided by the width of the transition above it: steps of at
+#: least 1 + 1 / 8 of this size are launched layer by layer.
 RAMP = 8.0
 
-#: Maximum bytes of a message of vLLM's own all-reduce (custom_all_reduce.py: max_size = 8192 *
-#: 1024).
+#: Maximum bytes of a message that vLLM's own all-reduce kernel sends (custom_all_reduce.py:
+#: max_size = 8192 * 1024).
 CUSTOM_BYTES = 2.0**23
 
 
@@ -115,17 +120,20 @@ def busy(sums: BatchSums) -> Values:
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the larger of two times in s: reading weights outside routed experts, arithmetic."""
+    """Return the seconds of matrix products without routed experts: max(reading, arithmetic)."""
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the larger of two times in s: reading one token's experts, all tokens' arithmetic."""
+    """Return the larger of the seconds to read one token's experts and to compute all tokens'."""
     return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
 
 
 def experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
-    """Return the seconds to read the experts of a share of the tokens, beyond the first token's."""
+    """Return the seconds to read the experts that a share of a step's tokens use.
+
+    The experts of one token are not counted, because :func:`experts` has their time.
+    """
     hit = hit_expert_read_s(costs, sums.tokens * share)
     return np.maximum(hit - topk_expert_read_s(costs), 0.0)
 
@@ -136,7 +144,7 @@ def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
 
 
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
-    """Return the all-reduce seconds of the tokens within a message's first ``message_bytes``."""
+    """Return the all-reduce seconds of the part of messages up to ``message_bytes`` bytes."""
     tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
     return costs.small_all_reduce_token_s * tokens
 
@@ -145,9 +153,9 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
     """Return the number of layers launched eagerly, without a CUDA graph.
 
     CUDA graphs cover steps of up to ``graph_tokens`` tokens. vLLM switches exactly at that size.
-    Here the transition extends over the eighth above it, because training data and predictions are
-    averages over prompts of several lengths. If graphs are limited by requests, they cover decodes
-    only, and only prompt tokens count.
+    Here the share of eager layers rises linearly from this size to 1/8 above it, because training
+    data and predictions are averages over prompts of several lengths. If ``graph_requests`` limits
+    graphs, they cover decodes only, and only prompt tokens are compared with ``graph_tokens``.
     """
     tokens = np.where(costs.graph_requests > 0, sums.prefill_tokens, sums.tokens)
     over = tokens / np.maximum(costs.graph_tokens, 1.0) - 1.0
@@ -169,7 +177,10 @@ def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to read the keys and values of decodes, scaled to the engine's kernels."""
+    """Return the seconds to read the keys and values of decodes, times the ratio of kernel times.
+
+    The ratio is that of the engine's to vLLM's attention kernels.
+    """
     return costs.decode_attention_time * (
         costs.kv_read_s * sums.decode_context
         + costs.windowed_kv_read_s * sums.windowed_decode_context
@@ -198,12 +209,12 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the arithmetic seconds of experts for the tokens beyond ``WAVE_TOKENS``."""
+    """Return the arithmetic seconds of routed experts for the tokens beyond ``WAVE_TOKENS``."""
     return costs.expert_token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
 
 
 def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to gather and scatter the tokens of all replicas for the experts."""
+    """Return the seconds to gather and scatter the hidden states of all replicas' tokens."""
     return costs.expert_activation_token_s * sums.tokens * costs.expert_replicas
 
 

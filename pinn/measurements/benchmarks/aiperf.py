@@ -1,8 +1,8 @@
 """Reader of ``aiperf profile`` and ``genai-perf profile``: JSON, CSV, or JSON lines of requests.
 
 Formats as in the sources of aiperf 0.13 and genai-perf 0.0.16. ``inter_token_latency`` is TPOT (per
-request, then averaged); gaps are ``inter_chunk_latency``. Every metric carries its unit.
-Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
+request, then averaged); the gaps between stream chunks are ``inter_chunk_latency``. Every metric
+carries its unit. Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
 """
 
 import csv
@@ -30,7 +30,8 @@ def _is_summary(document: Document) -> str:
     return f"the key {tags[0]}" if tags else ""
 
 
-#: Mark of aiperf's and genai-perf's JSON files: a summary, or lines of requests.
+#: Keys by which JSON files of aiperf and genai-perf are recognized: a summary, or a line for each
+#: request.
 is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error"))
 
 
@@ -39,17 +40,17 @@ def aiperf_points(document: Document) -> list[list[Tree]]:
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
-#: Mark of aiperf's and genai-perf's summaries in CSV format.
+#: Header by which CSV summaries of aiperf and genai-perf are recognized.
 is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,avg,"))
 
 
 def aiperf_table(document: Document) -> list[list[Tree]]:
-    """Return the data of the single run in a CSV table."""
+    """Return the data of the single run that a CSV summary describes."""
     return [[Tree({"records": _csv_metrics(document.text)})]]
 
 
 def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read one run of aiperf from a summary or from lines of requests.
+    """Read one run of aiperf from its summary, or from its lines of single requests.
 
     Raises:
         NotUsable: If no request was served, the run was cancelled, or it did not stream.
@@ -85,7 +86,7 @@ def _metrics(values: Tree) -> Tree:
 
 
 def _sending(config: Tree) -> tuple[int | None, float | None, str]:
-    """Return concurrency, rate and arrival process of the profiling phase."""
+    """Return concurrency, requests/s and arrival process of aiperf's load after its warm-up."""
     phases = [p for p in config.trees("phases") if "warm" not in p.text("name")]
     if len(phases) > 1:
         raise NotUsable("the summary has several load phases, expected one")
@@ -106,7 +107,7 @@ def _server(point: Tree, config: Tree) -> StatedServer:
 
 
 def _gpu(telemetry: Json) -> str:
-    """Return the GPU's name from DCGM's telemetry, found at any depth."""
+    """Return the GPU's name from DCGM telemetry, where it is nested at any depth."""
     if isinstance(telemetry, list):
         return next(filter(None, map(_gpu, telemetry)), "")
     if not isinstance(telemetry, dict):
@@ -116,7 +117,7 @@ def _gpu(telemetry: Json) -> str:
 
 
 def _csv_metrics(text: str) -> dict[str, JsonObject]:
-    r"""Return the metrics of the CSV's two tables under the tags of the JSON format.
+    r"""Return the metrics of a CSV summary, under the tags that they have in JSON summaries.
 
     >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
     {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
@@ -135,7 +136,7 @@ def _csv_metrics(text: str) -> dict[str, JsonObject]:
 
 
 def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read a run from its single requests; the user must give the concurrency or rate."""
+    """Read a run from lines of single requests; the user must give the concurrency or rate."""
     profiled = [r for r in rows if r.at("metadata").text("benchmark_phase") != "warmup"]
     good = [r.at("metrics") for r in profiled if not r.values.get("error")]
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]

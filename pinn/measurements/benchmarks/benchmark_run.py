@@ -62,9 +62,9 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-#: Minimum share of failed requests at which latencies are those of a lighter load; and minimum
-#: share of the expected requests per second at which a server is not overloaded. Both are
-#: assumptions.
+#: Assumed signs of an overloaded server: at least this share of requests failed, so that the
+#: latencies are those of a lighter load; or fewer requests per second were served than this share
+#: of the expected rate.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
@@ -100,7 +100,7 @@ class Lengths:
 
     @staticmethod
     def listed(each: tuple[int, ...]) -> Lengths:
-        """Return lengths that are known for each request."""
+        """Return token lengths that are listed for each request, with their mean."""
         return Lengths(sum(each) / len(each) if each else math.nan, each=each)
 
 
@@ -217,8 +217,8 @@ class BenchmarkRun:
         name: File name, followed by ``#1``, ``#2``, ... if a file has several runs.
         tool: Tool that wrote the file, such as ``vllm bench serve``.
         load: Load that was sent, which the simulator replays.
-        figures: Metric -> value over the served requests, in seconds or per second, for those
-            metrics of ``FIGURES`` that the file has.
+        figures: Metric -> value over the served requests, in seconds or per second; the metrics
+            are those names of ``FIGURES`` that the file has.
         served: Number of served requests, to which the metrics refer.
         failed: Number of requests that failed or were cut off.
         server: Facts about the server in the file.
@@ -246,7 +246,7 @@ class BenchmarkRun:
                 raise PinnError(f"{self.name}: {name} is {value}, expected a positive finite one")
 
     def typical_s(self, *latencies: str) -> float | None:
-        """Return the mean, else the median, of the first given latency in the file, in seconds."""
+        """Return the mean, else the median, in seconds of the first latency that the file has."""
         names = [f"{latency}_{each}_s" for each in ("mean", "p50") for latency in latencies]
         return next((self.figures[name] for name in names if name in self.figures), None)
 
@@ -260,8 +260,8 @@ class BenchmarkRun:
         """Return why the server of the run was overloaded; None if it was not.
 
         A server is overloaded if many requests failed, or if it served fewer requests per second
-        than expected. The expected rate allows for the output of the last request after its
-        arrival.
+        than expected. The expected rate allows for the time in which the last request is decoded
+        after its arrival.
         """
         if self.failed_share >= _MOST_FAILED:
             return f"{self.failed:,} of {self.served + self.failed:,} requests failed"
@@ -276,7 +276,7 @@ class BenchmarkRun:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> BenchmarkRun:
-        """Return the run from the JSON values of an ingested folder.
+        """Return the run from its JSON object in a folder that 'pinn ingest' wrote.
 
         Raises:
             PinnError: If a key is missing or unknown, or a value has another type.

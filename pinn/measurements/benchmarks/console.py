@@ -33,17 +33,18 @@ _KEYS = {
     "Accept length": "accept_length",
 }
 _STATISTIC, _METRIC = r"(Mean|Median|P\d{2})", r"(TTFT|TPOT|ITL|E2EL|E2E Latency)"
-#: Patterns of a line of the table (after any prefix of a log) and of the line that ends the table.
+#: Patterns of a line of the printed table, also after the prefix of a log line, and of the line
+#: that ends the table.
 _LINE = re.compile(
     rf"\b(?:({'|'.join(map(re.escape, _KEYS))})|{_STATISTIC} {_METRIC} \(ms\)): *\|? *([^\s|]+)"
 )
 _END = re.compile(r"={20}")
 #: Labels that a printed table must have: without one of them, the load is unknown.
 _NEEDED = tuple(_KEYS)[:4]
-#: First word of SGLang's text for an unlimited concurrency.
+#: First word of the text that SGLang's client prints for an unlimited concurrency.
 _NOT_SET = "not"
 
-#: Mark of the table that the clients of vLLM and SGLang print.
+#: Heading by which the table that the clients of vLLM and SGLang print is recognized.
 is_console = marks.pattern("the heading 'Serving Benchmark Result'", _HEADING)
 
 

@@ -56,7 +56,7 @@ class Document:
 
     @property
     def trees(self) -> list[Tree]:
-        """Return every document as a mapping."""
+        """Return every JSON or YAML document of the file as a mapping with typed access."""
         return [Tree(each) for each in self.values]
 
 
@@ -98,14 +98,14 @@ def read_document(path: Path) -> Document:
 
 
 def _json_fault(error: PinnError) -> NotUsable:
-    """Return the reason why a text is no JSON document, with the line."""
+    """Return the reason why a text is not a JSON document, with its line."""
     cause = error.__cause__
     if not isinstance(cause, ValueError):
         return NotUsable(error)
     return NotUsable("invalid JSON, perhaps cut off", getattr(cause, "lineno", None))
 
 
-# Metrics of benchmark files in SI units, and structures that several tools have.
+# Metrics of benchmark files in SI units, and parsers of keys that files of several tools share.
 
 #: Unit of time as spelled in benchmark files -> its length in seconds.
 SECONDS = {
@@ -137,7 +137,7 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
 def throughputs(
     requests_per_s: float | None, output_tokens_per_s: float | None
 ) -> dict[str, float]:
-    """Return metric -> requests or output tokens served per second, if the file states them."""
+    """Return the requests and output tokens per second that a file states, as metric -> rate."""
     return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
 
 
@@ -155,25 +155,25 @@ def streamed(figures: dict[str, float]) -> dict[str, float]:
 def statistics_of(
     latency: str, lookup: Callable[[str], float | None], unit_s: float
 ) -> dict[str, float]:
-    """Return metric -> seconds for mean and percentiles of a latency that the file has.
+    """Return the mean and percentiles that a file has of one latency, as metric -> seconds.
 
     Args:
         latency: Name of the latency, such as ``ttft``.
-        lookup: Function of a statistic (``mean``, ``p50``, ...) that returns the file's number, or
+        lookup: Function that returns the file's number of a statistic (``mean``, ``p50``, ...), or
             None.
-        unit_s: Unit of the file in seconds.
+        unit_s: Unit of the file's numbers, in seconds.
     """
     found = {each: lookup(each) for each in STATISTICS}
     return kept({f"{latency}_{k}_s": None if v is None else v * unit_s for k, v in found.items()})
 
 
 def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -> dict[str, float]:
-    """Return metric -> seconds from a file with keys such as ``mean_ttft`` and ``p99_ttft``.
+    """Return the latencies in a file with keys such as ``mean_ttft``, as metric -> seconds.
 
     Args:
         values: Content of the file.
         e2e: Spelling of ``e2e`` in the file; other latencies have their usual names.
-        unit_s: Unit of the file in seconds.
+        unit_s: Unit of the file's numbers, in seconds.
         suffix: Unit suffix of the keys, such as ``_ms``.
     """
     figures: dict[str, float] = {}
@@ -186,7 +186,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """Return metric -> seconds for mean and percentiles of a latency's positive samples."""
+    """Return the mean and percentiles of a latency's positive samples, as metric -> seconds."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -198,7 +198,7 @@ def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
 def request_figures(
     ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
 ) -> dict[str, float]:
-    """Return metric -> seconds for TTFT, E2E and TPOT of individually known requests."""
+    """Return mean and percentiles of TTFT, E2E and TPOT over requests, as metric -> seconds."""
     rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
     return (
         sample_figures("ttft", (first for first, _, _ in rows))

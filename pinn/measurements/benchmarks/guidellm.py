@@ -1,9 +1,9 @@
-"""Reader of guidellm's ``benchmarks.json``, which has several points per file.
+"""Reader of guidellm's ``benchmarks.json``, which has several loads per file.
 
-Format as in the sources of guidellm 0.3 to 0.8. Its inter-token latency, (last - first) / (n - 1)
-weighted by tokens, is the TPOT of other tools. Its own "time per output token" divides by n and is
-not used. Request latency is in seconds, all other latencies are in milliseconds. Metrics are those
-of successful requests.
+Format as in the sources of guidellm 0.3 to 0.8. Its inter-token latency is the TPOT of other tools:
+(last - first token's time) / (n - 1) for n output tokens, weighted by tokens. Its own "time per
+output token" divides by n and is not used. Request latency is in seconds, all other latencies are
+in milliseconds. Metrics are those of successful requests.
 """
 
 from pinn.measurements.benchmarks import documents
@@ -21,14 +21,14 @@ _LATENCIES = {
 
 
 def is_guidellm(document: Document) -> str:
-    """Return the mark of guidellm's files; empty for other files."""
+    """Return the keys by which a file of guidellm is recognized, as text; empty for other files."""
     points = document.first.trees("benchmarks")
     is_own = any("request_latency" in point.at("metrics") for point in points)
     return "the keys benchmarks and, below it, metrics.request_latency" if is_own else ""
 
 
 def guidellm_points(document: Document) -> list[Tree]:
-    """Return the benchmarks in a file, each with the data that all benchmarks of the file share."""
+    """Return the benchmarks in a file, each with the settings that are written once per file."""
     spec = document.first.at("config", "spec") or document.first.at("args")
     points = document.first.trees("benchmarks")
     return [Tree({"spec": spec.values, **point.values}) for point in points]
@@ -82,7 +82,7 @@ def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:
 
 
 def _prefix(point: Tree) -> tuple[int, int, int] | None:
-    """Return groups, prompts per group and tokens of shared prefixes; None if not stated."""
+    """Return the number of prefix groups, prompts per group and prefix tokens; None if unstated."""
     for data in point.at("spec").trees("data"):
         for bucket in data.trees("prefix_buckets")[:1]:
             if tokens := bucket.count("prefix_tokens"):

@@ -1,10 +1,11 @@
 """Reader of a lifecycle report of inference-perf, together with its configuration.
 
-Older versions count two stream chunks per token, so that their time per output token is about half.
-Mean TPOT is therefore computed from E2E and TTFT, and its percentiles are not read. ``output_len``
-counts tokens of the re-tokenized text, up to 20 % fewer than were generated. ``config.yaml`` in
-the report's folder is the tool's configuration: with ``ignore_eos`` every request generates the
-requested tokens. ``exp-config.yaml`` in the run's folder describes the server.
+Older versions count two stream chunks per token, so that their time per output token is about half
+the true one. Mean TPOT is therefore computed from E2E and TTFT, and its percentiles are not read.
+``output_len`` counts tokens of the re-tokenized text, up to 20 % fewer than were generated.
+``config.yaml`` in the report's folder is the tool's configuration: with ``ignore_eos`` every
+request generates the requested tokens. ``exp-config.yaml`` in the run's folder describes the
+server.
 """
 
 from pathlib import Path
@@ -25,7 +26,7 @@ from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 
-#: Mark of inference-perf's reports of client-side latencies.
+#: Keys by which inference-perf's reports of client-side latencies are recognized.
 is_inference_perf = marks.keys("load_summary", "successes.latency")
 
 
@@ -51,7 +52,7 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
         asked = "every output has the length that config.yaml asks for"
         reading.assumed.append(f"{asked} (the tool's own count of output tokens is too low)")
     if output is None and given.output_tokens is None:
-        # Reports of versions after 0.6.1 have the server's count of output tokens, output_tokens.
+        # After 0.6.1, reports have the server's count of output tokens in output_tokens.
         output = _mean(successes, "output_tokens", "output_len")
         counted = "output tokens are the tool's count, up to 20 % too low (--output-tokens)"
         reading.assumed.append(counted)
@@ -104,7 +105,7 @@ def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the mean of the first named statistic that the report has; None if it has none."""
+    """Return the mean of the first of these quantities that a report has; None if it has none."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

@@ -1,8 +1,8 @@
 """Reader of InferenceX (InferenceMAX) ``agg_<name>.json``: one object per run, or a list of them.
 
 Latencies are in seconds, and their keys have no unit suffix. InferenceX's CI draws lengths
-uniformly in [0.8, 1] x the nominal lengths and drops the totals. It sends ten prompts per unit of
-concurrency, without prefix caching.
+uniformly in [0.8, 1] x the nominal lengths and drops the token totals. It sends ten prompts per
+unit of concurrency to servers without prefix caching.
 """
 
 from pinn.measurements.benchmarks import documents, marks
@@ -13,10 +13,9 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import SGLANG, TRTLLM
 
-#: Range of lengths relative to the nominal length; lengths are uniform (the benchmark's range
-#: ratio).
+#: Range of the uniformly distributed lengths in InferenceX's CI, relative to the nominal length.
 LENGTH_RANGE = (0.8, 1.0)
-#: Number of prompts of one run per unit of concurrency.
+#: Number of prompts that InferenceX's CI sends in one run, per unit of concurrency.
 PROMPTS_PER_CONCURRENCY = 10
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
@@ -27,7 +26,7 @@ _ASSUMED = (
 )
 
 
-#: Mark of InferenceX's files.
+#: Keys by which InferenceX's files are recognized.
 is_inferencex = marks.keys("hw", "conc", "isl", "osl")
 
 

@@ -20,7 +20,7 @@ _LATENCIES = {"ttft": "TTFT_ms", "itl": "ITL_ms", "e2e": "latency_ms"}
 _STATISTICS = {"mean": "avg", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 _NEEDED = ("benchmark_time", "total_input_tokens", "total_output_token")
 
-#: Mark of the generator's reports.
+#: Keys by which reports of the latency profile generator are recognized.
 is_latency_profile = marks.keys("dimensions", "config", "metrics.throughput_rps")
 
 
@@ -58,7 +58,7 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _sending(metrics: Tree, reading: Reading) -> tuple[int | None, float | None]:
-    """Return concurrency and request rate; an infinite rate sends all requests at once."""
+    """Return concurrency and requests/s; without a rate, all requests are sent at once."""
     rate = metrics.number("request_rate")
     if rate == math.inf:
         return reading.concurrency(None), reading.or_stated("request_rate", None)

@@ -38,17 +38,17 @@ class Lines:
     skipped: list[SkippedLine] = field(default_factory=list)
 
     def keep(self, number: int, value: Json) -> None:
-        """Record a line that was read, with its value."""
+        """Record a line that was parsed, with its value."""
         self.values.append(value)
         self.numbers.append(number)
 
     def skip(self, number: int, reason: str) -> None:
-        """Record a skipped line, with the reason."""
+        """Record a skipped line, with the reason for skipping it."""
         self.skipped.append(SkippedLine(number, reason))
 
 
 def json_lines(text: str) -> Lines:
-    """Return the JSON objects at the start of a text's lines; the number Infinity is accepted."""
+    """Return the JSON object on each line that begins with one; Infinity is accepted in it."""
     found = Lines()
     if not (text.startswith("{") or "\n{" in text):
         return found
@@ -65,10 +65,10 @@ def json_lines(text: str) -> Lines:
     return found
 
 
-#: Pattern of a CSV table's header: column names spelled like JSON keys. A first line with other
-#: names is no header.
+#: Pattern of a CSV table's header: column names spelled like JSON keys. A text whose first line
+#: differs is not taken for a table.
 _HEADER = re.compile(r"[\w.\-]*(?:,[\w.\-]*){3,}\s*")
-#: Maximum number of cells of a table of runs; a larger table has other content.
+#: Maximum number of cells of a table of runs; a larger table is assumed to have other content.
 _MOST_CELLS = 1_000_000
 
 

@@ -14,7 +14,7 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, flags_of, given_flags
 from pinn.specs.serving import ServingSpec
 
-#: Mark of llm-d-benchmark's reports.
+#: Keys by which llm-d-benchmark's reports are recognized.
 is_llm_d = marks.any_of(marks.keys("scenario", "results"), marks.keys("scenario", "metrics"))
 
 
@@ -69,7 +69,7 @@ def _throughput(rates: Tree) -> dict[str, float]:
 
 
 def _sending(asked: Tree, load: Tree) -> tuple[int | None, float | None]:
-    """Return concurrency and request rate; infinity means no limit."""
+    """Return the load's concurrency and requests/s; None for a missing or infinite value."""
     args = load.at("args")
     limit = asked.number("concurrency") or args.number("max_concurrency")
     rate = asked.number("rate_qps") or args.number("request_rate")
@@ -115,7 +115,7 @@ def _parallelism(sizes: Tree) -> dict[str, FlagValue]:
 
 
 def _flags(args: Tree) -> dict[str, FlagValue]:
-    """Return the options of an engine's command line as flags; a switch has no value."""
+    """Return the options of an engine's command line as flags; an option without value is True."""
     found = dict(args.values)
     for each in flags_of(ServingSpec):
         straight, off = [each.option, *each.shorts], [f"--no-{each.option[2:]}"]

@@ -24,10 +24,10 @@ from pinn.specs.flags import specified
 
 
 def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
-    """Return the workload that a benchmark sent; lengths and gaps that no file lists are drawn.
+    """Return the workload that a benchmark sent; unlisted lengths and send times are drawn.
 
-    Gaps between sends are scaled so that the mean rate equals the stated one, as in vLLM's client
-    (``vllm/benchmarks/serve.py: get_request``).
+    Gaps between sends are scaled so that the mean request rate equals the stated one, as in vLLM's
+    client (``vllm/benchmarks/serve.py: get_request``).
 
     Args:
         run: Benchmark run.
@@ -61,7 +61,7 @@ def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndar
 
 
 def _spread(mean: float, count: int) -> Int[np.ndarray, " n"]:
-    """Return whole lengths just below and above a mean, evenly mixed to have this mean.
+    """Return lengths that are a mean rounded down or up, evenly mixed to have this mean.
 
     >>> _spread(2.5, 4).tolist()
     [2, 3, 2, 3]
@@ -81,7 +81,7 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return prompt lengths, and for each prompt an earlier prompt and their shared tokens."""
+    """Return each prompt's length, the earlier prompt whose prefix it shares, and shared tokens."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]
@@ -94,7 +94,7 @@ def _repeat(
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Return client metric -> value over the completed requests of a simulated run.
+    """Return the clients' metrics over a simulated run's completed requests, as metric -> value.
 
     Args:
         run: Simulated run of a workload of ``benchmark_workload``.

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pinn.measurements.benchmarks.documents import Document
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Function of a document that returns the mark found in it as text; empty if there is none.
+#: Function that returns, as text, the keys or pattern by which it recognizes a document as a
+#: tool's file; empty for other documents.
 Mark = Callable[[Document], str]
 
 #: Minimum share of a tool's keys at which a file counts as similar to the tool's files.
@@ -16,10 +17,10 @@ _SIMILAR = 0.5
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that all files of a tool have in their first document.
+    """Mark of a tool: keys that the first JSON or YAML document of all its files has.
 
     Attributes:
-        names: The keys; a dot separates nested keys, such as ``metrics.throughput_rps``.
+        names: Keys; a dot separates nested keys, such as ``metrics.throughput_rps``.
     """
 
     names: tuple[str, ...]
@@ -29,11 +30,11 @@ class Keys:
         return "" if self.lacking(document) else f"the keys {', '.join(self.names)}"
 
     def lacking(self, document: Document) -> list[str]:
-        """Return the keys that a document does not have."""
+        """Return those of the mark's keys that a document does not have."""
         return [name for name in self.names if not _has(document.first, name)]
 
     def share(self, document: Document) -> float:
-        """Return the share of the keys that a document has."""
+        """Return the share of the mark's keys that a document has."""
         return 1 - len(self.lacking(document)) / len(self.names)
 
 
@@ -65,10 +66,10 @@ def any_of(*marks: Mark) -> Mark:
 
 
 def nearest(document: Document, tools: Iterable[tuple[str, Mark]]) -> str:
-    """Return text that names the most similar tool, and the tool's keys that a document lacks.
+    """Return text that names the tool of the most similar files, and the keys missing from them.
 
     Args:
-        document: Document without a known mark.
+        document: Document that no mark recognizes.
         tools: Tools with their marks.
     """
     known = [(tool, mark) for tool, mark in tools if isinstance(mark, Keys)]

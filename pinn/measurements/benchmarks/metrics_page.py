@@ -16,11 +16,11 @@ from pinn.specs.flags import FlagValue
 
 # Metrics pages of vLLM and SGLang: differences between two scrapes.
 #
-# Sums and counts of histograms are subtracted. TTFT begins at the arrival at the front end. ITL is
-# per output of the engine. Its name is ``time_per_output_token_seconds`` in vLLM up to 0.11, and
-# ``inter_token_latency_seconds`` from 0.10.2 on. TPOT is ``request_time_per_output_token_seconds``
-# (from 0.11 on). ``cache_config_info`` has the size of the KV cache. GPU, parallelism and load are
-# not on the page.
+# Sums and counts of histograms are subtracted. TTFT is measured from a request's arrival at the
+# front end, ITL between outputs of the engine. The name of ITL is ``time_per_output_token_seconds``
+# in vLLM up to 0.11, and ``inter_token_latency_seconds`` from 0.10.2 on. TPOT is
+# ``request_time_per_output_token_seconds`` (from 0.11 on). ``cache_config_info`` has the size of
+# the KV cache. GPU, parallelism and load are not on the page.
 
 _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -34,7 +34,8 @@ _HISTOGRAMS = {
     "e2e_mean_s": ("e2e_request_latency_seconds",),
 }
 
-#: Maximum share of cached prompt tokens that chat templates alone may cause.
+#: Share of prompt tokens found in the prefix cache up to which chat templates alone may be the
+#: cause; from this share on, prompts are assumed to share a prefix.
 _HITS = 0.05
 
 
@@ -48,7 +49,7 @@ class Page:
         labelled: (series, transfer type) -> sum of the series' values over all other labels.
         models: Names of the served models.
         info: Labels of ``cache_config_info``.
-        engines: Number of engines on the page.
+        engines: Indices of the data-parallel engines on the page.
         started_s: Start time of the server in epoch seconds; None if unknown.
     """
 
@@ -61,7 +62,7 @@ class Page:
     started_s: float | None = None
 
 
-#: Mark of a metrics page of vLLM or SGLang.
+#: Pattern by which a metrics page of vLLM or SGLang is recognized.
 is_metrics_page = marks.pattern("series named vllm: or sglang:", _SERIES)
 
 
@@ -91,7 +92,7 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
 
     Args:
         pages: Texts of the pages, the earlier first.
-        reading: Reading with the load, which pages do not contain.
+        reading: Reading of the run with the user's load, which pages do not contain.
 
     Raises:
         NotUsable: If the pages are from different servers, or no request was served between them.
@@ -140,7 +141,7 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
 
 
 def _at_start(page: Page, reading: Reading) -> Page:
-    """Return a page with zero counters, as of a server that has not served any request yet.
+    """Return the page of the same server before its first request, with all counters at 0.
 
     Raises:
         NotUsable: If neither the duration nor the load is given.
@@ -158,7 +159,7 @@ def _at_start(page: Page, reading: Reading) -> Page:
 def _mean(
     counts: dict[str, float], histograms: tuple[str, ...], total: str, served: int
 ) -> float | None:
-    """Return the mean of the first histogram with counts, or else a total per served request."""
+    """Return the mean of the first histogram that counts anything, or else total / ``served``."""
     for name in histograms:
         count = counts.get(f"{name}_count", 0.0)
         if count > 0:

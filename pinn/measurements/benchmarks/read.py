@@ -43,7 +43,7 @@ class Reader(Generic[Point]):
         mark: Mark of the tool's files.
         read: Function that reads one run.
         points: Function that splits a file into its runs.
-        of_text: Whether the reader parses a file's text, in which any line may be unrelated.
+        of_text: Whether the reader parses the file as text, in which other lines are ignored.
     """
 
     tool: str
@@ -53,12 +53,12 @@ class Reader(Generic[Point]):
     of_text: bool = False
 
     def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
-        """Return functions, one for each run in a file, that read the run."""
+        """Return a function for each run in a file; when called, it reads the run."""
         return [partial(self.read, point) for point in self.points(document)]
 
 
 def _trees(document: Document) -> list[Tree]:
-    """Return the JSON documents of a file, each the data of one run."""
+    """Return the JSON documents of a file, each of which has the data of one run."""
     return document.trees
 
 
@@ -120,7 +120,7 @@ class _Found:
 
     @contextmanager
     def counted(self, tool: str, place: str) -> Iterator[None]:
-        """Count a run as refused if the enclosed code raises an error about its data."""
+        """Count a run as skipped if the enclosed code raises an error about its data."""
         try:
             yield
         except PinnError as reason:
@@ -131,7 +131,7 @@ class _Found:
             self.refuse(f"a value that {tool} does not write in this place ({met})", place)
 
     def report(self, source: str, digest: str) -> ReadReport:
-        """Return the counts of runs read and skipped as a report."""
+        """Return a report with the counts of runs read and skipped."""
         refused = {reason: len(places) for reason, places in self.refused.items()}
         places = {reason: tuple(each[:_PLACES]) for reason, each in self.refused.items()}
         read = len(self.runs) + sum(refused.values())
@@ -151,8 +151,8 @@ def read_benchmarks(
         given: Options for data that files lack.
 
     Returns:
-        The runs in the order of the files, and the counts of runs read. A pair of metrics pages
-        counts as one, and so does a line without a run.
+        The runs in the order of the files, and a report that counts runs. A pair of metrics pages
+        counts as one run, and a skipped line as one refused run.
 
     Raises:
         PinnError: If no run could be read, with the reasons.
@@ -176,7 +176,7 @@ def read_benchmarks(
 
 
 def _nothing_read(report: ReadReport) -> str:
-    """Return the error message if no run could be read: all reasons, with lines or files."""
+    """Return the error message if no run could be read: every reason, with the lines or files."""
     known = ""
     if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))

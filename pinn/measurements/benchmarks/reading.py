@@ -1,4 +1,4 @@
-"""Run while its file is read: missing data is taken from options, or assumed with a note."""
+"""Reading of a benchmark run: data that its file lacks comes from options, or is assumed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GivenLoad:
         self.length_shares()
 
     def length_shares(self) -> tuple[float, float]:
-        """Return minimum and maximum of uniform lengths, relative to the nominal length."""
+        """Return the minimum and maximum of ``length_range``, relative to the nominal length."""
         if not self.length_range:
             return 1.0, 1.0
         try:
@@ -75,13 +75,13 @@ class GivenLoad:
 
 @dataclass
 class Reading:
-    """Run while its file is read, with options for missing data and assumptions so far.
+    """Reading of one benchmark run: options for data that its file lacks, and assumptions so far.
 
     Attributes:
         name: Name of the run.
         tool: Tool that wrote the file.
         given: Options of the user for data that the file lacks.
-        recognized_by: Mark by which the tool was recognized.
+        recognized_by: Keys or pattern by which the tool was recognized, as text.
         assumed: Assumptions so far, one sentence each.
     """
 
@@ -104,7 +104,7 @@ class Reading:
         return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, own, told)
 
     def or_stated(self, name: str, stated: float | None) -> float | None:
-        """Return a load option's value in the file, or else the user's; None if neither has one.
+        """Return the value of a load option from the file, else from the user, else None.
 
         Raises:
             NotUsable: If file and user contradict each other.
@@ -121,7 +121,7 @@ class Reading:
         return stated
 
     def concurrency(self, stated: float | None) -> int | None:
-        """Return the file's concurrency, or else the user's; None if neither states one.
+        """Return the concurrency from the file, else from the user, else None.
 
         Raises:
             NotUsable: If file and user contradict each other.
@@ -130,7 +130,7 @@ class Reading:
         return None if found is None else int(found)
 
     def needed(self, name: str, stated: float | None = None) -> float:
-        """Return a required value of the load: the file's, or else the user's.
+        """Return a required value of the load from the file, or else from the user.
 
         Raises:
             NotUsable: If there is no value, or file and user contradict each other.
@@ -155,7 +155,7 @@ class Reading:
     def sending(
         self, concurrency: int | None = None, rate: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Return concurrency and requests/s (None if unknown), at least one of which must be known.
+        """Return concurrency and requests/s, at least one of which is not None.
 
         Raises:
             NotUsable: If neither is known, or the user contradicts the file.
@@ -167,7 +167,7 @@ class Reading:
         return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
-        """Return token lengths with a given mean, in the user's range or else all equal."""
+        """Return token lengths with a given mean, uniform in the user's range or else all equal."""
         low, high = self.given.length_shares()
         if low == high:
             equal = "all lengths are equal to the mean (--length-range)"
@@ -178,7 +178,7 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """Return repeating prompts as the file or the user states; by default None, with a note."""
+        """Return the shared prefixes as the file or user states; otherwise note that none exist."""
         given = self.given
         if stated:
             return SharedPrefix(*stated)
@@ -192,11 +192,11 @@ _FLAGS = {each.name: each for each in flags_of(GivenLoad)}
 
 
 def _described(name: str) -> str:
-    """Return a load option with its description, as text."""
+    """Return a load option's name and description as text: ``--duration (time between ...)``."""
     return f"{_FLAGS[name].option} ({_FLAGS[name].help.rstrip('.').lower()})"
 
 
 def split_flags(flags: Mapping[str, FlagValue]) -> tuple[dict[str, FlagValue], GivenLoad]:
-    """Split flags into the server's flags and the options of the load."""
+    """Split a command's flags into the server's flags and the options of the benchmark's load."""
     load, server = flags_apart(GivenLoad, flags)
     return server, GivenLoad(**load)

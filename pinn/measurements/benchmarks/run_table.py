@@ -8,12 +8,12 @@ from pinn.common.run_names import short_names
 from pinn.measurements.benchmarks.benchmark_run import LATENCIES, BenchmarkRun
 from pinn.units import MILLISECOND
 
-#: Suffix of a median that is shown because a file has no mean.
+#: Suffix of a median latency that is shown because a file has no mean.
 _MEDIAN = " p50"
 
 
 def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """Return a table of runs as lines of text, followed by the tools and assumptions."""
+    """Return a table of runs as lines of text, then the tools that wrote them and assumptions."""
     short = short_names([run.name for run in runs])
     rows = [line for run in runs for line in _run_lines(run, short[run.name])]
     heads = " ".join(f"{name.upper():>9s}" for name in LATENCIES)

@@ -14,17 +14,17 @@ from pinn.specs.serving import ServingSpec
 #: First words of the note that names server flags which come from a benchmark file.
 TAKEN = "taken from"
 
-#: Flags whose values are not compared; the other flags' values are compared for this engine and
-#: release.
+#: Flags that are not compared, because they select the engine and release whose defaults the other
+#: flags are compared with.
 _SAME = {"engine", "engine_version"}
-#: Flag -> name of the value in the resolved engine configuration that is used if the flag has no
-#: value.
+#: Flag -> attribute of the resolved engine configuration that has the value in effect, also if the
+#: flag is not given.
 _RESOLVED = {"max_num_batched_tokens": "token_budget", "max_num_seqs": "max_requests"}
 _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 
 
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
-    """Return a line for each file whose flags differ from values that the user's flags imply.
+    """Return a line for each file that sets server flags other than the user's flags imply.
 
     Args:
         runs: Runs of one server.
@@ -55,7 +55,7 @@ def _without(target: Target, names: Collection[str]) -> Target:
 
 
 def _difference(name: str, target: Target, without: Target) -> str:
-    """Return a flag's values in ``target`` and ``without`` as text; empty if they are equal."""
+    """Return a flag's values on two servers as text; empty if the values are equal."""
     if name == "precision":
         other = "the checkpoint's format" if target.precision else ""
         return f"--quantization {target.precision} (your flags imply {other})" if other else ""
@@ -68,7 +68,7 @@ def _difference(name: str, target: Target, without: Target) -> str:
 
 
 def _value(name: str, target: Target) -> object:
-    """Return a flag's value in the resolved engine configuration, if it is there; else as given."""
+    """Return a flag's value from the resolved engine configuration; if not there, as given."""
     if name in _RESOLVED:
         with suppress(PinnError):
             return getattr(target.deployment().recipe, _RESOLVED[name])

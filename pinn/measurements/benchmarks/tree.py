@@ -37,7 +37,7 @@ class Tree:
         return found
 
     def find(self, key: str) -> Tree:
-        """Return the mapping under a key; an empty mapping if the value is no mapping."""
+        """Return the mapping under a key; an empty mapping if the value is not a mapping."""
         return Tree(self.values.get(key))
 
     def number(self, *names: str) -> float | None:

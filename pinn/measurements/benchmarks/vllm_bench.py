@@ -19,19 +19,20 @@ from pinn.units import MILLISECOND
 # ``vllm bench serve --save-result``: one JSON object per run.
 #
 # Format as in the sources of vLLM 0.6.6 to 0.33 (``vllm/benchmarks/serve.py``,
-# ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output - 1) of each request; ITLs
-# are the gaps between chunks. Requested lengths, prefixes, seeds and engine flags are not stored.
+# ``benchmarks/benchmark_serving.py``). TPOT is (E2E - TTFT) / (output tokens - 1) of each request;
+# ITLs are the gaps between stream chunks. Requested lengths, prefixes, seeds and engine flags are
+# not stored.
 
 #: Names of protocols (``--backend``) of engines that are not supported.
 _UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
 
-#: Common key of ``--metadata`` -> field of ``ServingSpec``.
+#: Key that users often give to ``--metadata`` -> field of ``ServingSpec``.
 _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
             "dp": "data_parallel_size", "quantization": "precision"}  # fmt: skip
 
 
 class ClientFile(BaseModel):
-    """Keys of vLLM's client and of SGLang's, which derives from it; other keys are ignored."""
+    """Keys of a result file of vLLM's or SGLang's benchmark client; other keys are ignored."""
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -69,12 +70,12 @@ class ClientFile(BaseModel):
             raise NotUsable(fault) from error
 
 
-#: Mark of the files of vLLM's client.
+#: Keys by which files of vLLM's benchmark client are recognized.
 is_vllm_bench = marks.keys("model_id", "num_prompts", "completed")
 
 
 def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run of vLLM's client.
+    """Read one run from a result file of vLLM's benchmark client.
 
     Raises:
         NotUsable: If no request was served, the rate was ramped up, or a number is missing.
@@ -91,7 +92,7 @@ def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
-    """Return the load of vLLM's or SGLang's client.
+    """Return the load that vLLM's or SGLang's benchmark client sent.
 
     Raises:
         NotUsable: If no request was served, or the engine is not supported.
@@ -124,7 +125,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Return metric -> value as stated in the file, or computed from its requests' details.
+    """Return the metrics that a file states, or else those computed from its single requests.
 
     Raises:
         NotUsable: If the file has no latency.
@@ -160,9 +161,9 @@ def _server(values: Tree) -> StatedServer:
 
 
 def _other_engine(spoken: str) -> str:
-    """Return the protocol if it belongs to an unsupported engine, else an empty text.
+    """Return the client's protocol if it identifies an engine other than vLLM, else empty text.
 
-    All engines support vLLM's and OpenAI's protocols.
+    The protocols of vLLM and OpenAI do not identify the engine, because all engines support them.
     """
     return spoken if StatedServer(engine=spoken).all_flags.get("engine", VLLM) != VLLM else ""
 
@@ -170,15 +171,16 @@ def _other_engine(spoken: str) -> str:
 # ``python -m sglang.bench_serving --output-file``: one JSON object per run, appended.
 #
 # Format as in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` has the server's
-# resolved flags. Random lengths are uniform in [r L, L] with r = 0 by default, so that their mean
-# is half of the requested length; the stored totals show it.
+# resolved flags. Random lengths are uniform in [r L, L] with the requested length L and the range
+# ratio r, by default 0. Their mean is then L / 2; the stored totals show whether this holds.
 
 #: Factor on ``schedule_conservativeness`` in SGLang under attention data parallelism, which also
 #: divides the chunk size by the ranks (0.5.9 server_args.py: _handle_data_parallelism). The reader
 #: reverses these changes, since flags are the values that the user gave.
 _CONSERVATIVE = 0.3
 
-#: Flags that are read separately, or whose resolved values use SGLang's own names.
+#: Flags that are not read by their names, because they are read separately, or because their
+#: resolved values use SGLang's own names.
 _UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
            "speculative_config", "disaggregation_mode"}  # fmt: skip
 #: SGLang's name of a number format -> value of ``--quantization``.
@@ -186,8 +188,8 @@ _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
             "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
             "mxfp4": "mxfp4"}  # fmt: skip
 
-#: Maximum relative difference between the mean length sent and the mean of the requested
-#: distribution.
+#: Maximum relative difference between the mean length sent and the requested distribution's mean,
+#: up to which lengths are assumed to have this distribution.
 _AGREES = 0.1
 
 
@@ -201,12 +203,12 @@ class _File(ClientFile):
     server_info: dict[str, object] | None = None
 
 
-#: Mark of the files of SGLang's client.
+#: Keys by which files of SGLang's benchmark client are recognized.
 is_sglang_bench = marks.keys("dataset_name", "random_input_len", "completed")
 
 
 def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
-    """Read one run of SGLang's client.
+    """Read one run from a result file of SGLang's benchmark client.
 
     Raises:
         NotUsable: If no request was served or a number is missing.
@@ -225,7 +227,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
-    """Return the load with uniform lengths if the total tokens agree with requested lengths."""
+    """Return the load with uniform lengths, if the total tokens agree with the requested range."""
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
@@ -237,7 +239,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
 
 
 def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
-    """Return uniform lengths from ``share`` x ``asked`` to ``asked``, if the mean agrees."""
+    """Return uniform lengths from ``share * asked`` to ``asked`` tokens, if their mean agrees."""
     mean = lengths.mean
     if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
         return lengths
@@ -246,7 +248,7 @@ def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
 
 
 def sglang_server(info: Tree) -> StatedServer:
-    """Return facts about the server from ``server_info``: resolved flags under SGLang's names.
+    """Return facts about the server from ``server_info``, SGLang's record of its resolved flags.
 
     Raises:
         NotUsable: If prefill and decode were disaggregated.
@@ -278,7 +280,7 @@ def sglang_server(info: Tree) -> StatedServer:
 
 
 def _resolved(flag: Flag, info: Tree) -> Json:
-    """Return a flag's resolved value from ``server_info``; None if it is missing or -1."""
+    """Return a flag's resolved value from ``server_info``; None for a missing value or -1."""
     spelled = flag.spelled.get(SGLANG, flag.name)
     value = info.values.get(spelled.removeprefix("no_"))
     if value is None or (flag.kind in ("int", "float") and float(str(value)) <= 0):

@@ -1,4 +1,4 @@
-"""Readers of benchmark data that vLLM itself writes: its log, and spans of requests."""
+"""Readers of benchmark data that vLLM itself writes: its log, and traces with request spans."""
 
 import ast
 import re
@@ -84,7 +84,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """Return column -> value of a log line's iteration, or the reason why the line is refused."""
+    """Return a log line's iteration as column -> value, or the reason why the line is refused."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
@@ -98,7 +98,7 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
 
 
 def _logged_s(line: str) -> float | None:
-    """Return a line's log time in seconds since the start of a year with 31-day months."""
+    """Return a log line's time in seconds; all months count 31 days, as only differences matter."""
     found = _LOGGED.search(line)
     if found is None:
         return None
@@ -108,28 +108,29 @@ def _logged_s(line: str) -> float | None:
 
 # vLLM's log with ``--enable-logging-iteration-details``: batches, and the flags at the start.
 #
-# A line's elapsed time is the wait for the result. With asynchronous scheduling (the default from
-# 0.14 on), this wait is neither the model's time nor the cycle. In a long log the cycle is computed
-# from the times of the lines, which are in whole seconds.
+# A line's elapsed time is the wait for the step's result. With asynchronous scheduling (the default
+# from 0.14 on), this wait is neither the model's execution time nor the cycle from one step to the
+# next. In a long log the cycle is computed from the times of the lines, which are in whole seconds.
 
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
 
-#: Minimum span in seconds to compute a cycle time from whole seconds, an assumption (5 % error at
-#: either end).
+#: Minimum time in seconds from a log's first to last line for which the cycle time is computed from
+#: the lines' times. It is an assumption: each end is uncertain by one second, which is 5 % of 20 s.
 _MIN_SPAN_S = 20.0
 
 
-#: Mark of a log with iteration details.
+#: Pattern by which a vLLM log with iteration details is recognized.
 is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 
 
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     """Read the load and the mean ITL of a server from its log as a benchmark run.
 
-    The number of requests is the number of prompts in the log. If a step is full, its last prompt
-    is assumed to continue in the next step. Prompt tokens exclude those in the prefix cache.
+    The number of requests is the number of prompts in the log. If a step uses the whole token
+    budget, its last prompt is assumed to continue in the next step. Prompt tokens exclude those in
+    the prefix cache.
 
     Raises:
         NotUsable: If the log has no prompt or no token.
@@ -161,7 +162,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
 
 
 def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
-    """Return the mean ITL of a log in seconds: each decode waits for its step's whole cycle."""
+    """Return the mean ITL of a log in seconds, which is the mean time from step to step."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
@@ -169,8 +170,8 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
         assumed.append("the logged time of an iteration is the time to the next one; with "
             "asynchronous scheduling, the logged time is shorter")  # fmt: skip
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
-    # Log times are whole seconds, so the span is measured from the first to the last change of the
-    # logged second.
+    # Log times are whole seconds. Only steps after the first change of the second and before the
+    # last change are counted, because the time of just these steps is known: span - 1 seconds.
     inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
     return float((span - 1) / inner.sum())
 
@@ -205,8 +206,8 @@ def log_server(text: str) -> StatedServer:
 # Request spans of stock vLLM (``--otlp-traces-endpoint``): OTLP-JSON, one export per line.
 #
 # Each span ``llm_request`` has its request's tokens and latencies as attributes (``vllm/tracing.py:
-# SpanAttributes``), but no data on steps. TTFT and E2E begin at the engine's arrival time. Arrivals
-# are the starts of the spans.
+# SpanAttributes``), but no data on steps. TTFT and E2E are measured from the request's arrival at
+# the engine. The start of the span is the request's arrival time.
 
 _SPAN = "llm_request"
 #: Attribute of a span -> its name in ``_RequestSpan.numbers``.
@@ -221,7 +222,10 @@ _NEEDED = {"ttft", "e2e", "prompt", "output"}
 
 
 def is_request_spans(document: Document) -> str:
-    """Return the mark of request spans with latencies, without events of an instrumented engine."""
+    """Return, as text, by what a file of request spans is recognized; empty for other files.
+
+    Spans with events are excluded, because an instrumented engine with another reader writes them.
+    """
     is_own = "resourceSpans" in document.first and any(
         span.numbers.keys() >= _NEEDED for span in _spans(document)
     )
@@ -229,12 +233,12 @@ def is_request_spans(document: Document) -> str:
 
 
 class _RequestSpan(NamedTuple):
-    """Span of one request.
+    """Trace span of one request.
 
     Attributes:
-        start_ns: Start time in ns.
+        start_ns: Start time of the span in ns since the epoch.
         model: Name of the model; empty if the span has none.
-        numbers: Tokens and latencies in seconds, by name.
+        numbers: Name in ``_ATTRIBUTES`` -> number of tokens, or latency in seconds.
     """
 
     start_ns: int

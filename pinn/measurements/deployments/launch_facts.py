@@ -1,11 +1,11 @@
 """Flags that launch scripts of the InferenceX benchmark passed to engines, per measured row.
 
-``data/engines/launch_facts.csv`` has a row per configuration, interval of time and set of equal
-flags. A row has the points (lengths, GPUs, labels, clients) at which it ran, and the script and
-commit of its source (``scripts/import_launch_facts.py`` writes the file). A measured row is looked
-up by its labels and load, not by its results. An empty cell means that the flag was not passed and
-the release's default applies. ``CONC`` is the number of clients, ``+200`` the tokens beyond prompt
-and output.
+``data/engines/launch_facts.csv`` has a row for each configuration, interval of time and set of
+equal flags. A row lists the points (lengths, GPUs, labels, clients) at which the configuration ran,
+and the script and commit from which ``scripts/import_launch_facts.py`` read its flags. The flags of
+a measured row are looked up by its labels and load, not by its results. An empty cell means that
+the flag was not passed, so that the engine release's default applies. In a cell, ``CONC`` stands
+for the number of clients, and ``+200`` for prompt plus output plus 200 tokens.
 """
 
 import re
@@ -20,14 +20,16 @@ from pinn.engines.recipe import engine_rows
 from pinn.measurements.deployments.observations import COLUMNS
 from pinn.specs.serving import TRTLLM, VLLM
 
-#: Confidence in a measured row's launch flags. ``known``: the row names the image and one set of
-#: flags fits. ``likely``: the row names no image, but all scripts of that day agree. ``ambiguous``:
-#: another script's flags are used, or several sets of flags fit. ``unknown``: no set of flags fits.
+#: Confidence in a measured row's launch flags. ``known``: the row names its container image, and
+#: one set of flags fits. ``likely``: the row names no image, but all scripts of that day agree.
+#: ``ambiguous``: another script's flags are used, or several sets of flags fit. ``unknown``: no set
+#: of flags fits.
 CONFIDENCES = KNOWN, LIKELY, AMBIGUOUS, UNKNOWN = ("known", "likely", "ambiguous", "unknown")
 
-#: Fields of ``ServingSpec`` whose passed values are columns of measured rows.
+#: Engine flags (fields of ``ServingSpec``) whose values, as passed to the engine, are columns of
+#: measured rows.
 SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed")
-#: Flags that scripts set depending on the load and that do not affect coefficients.
+#: Flags that scripts set depending on the load, and that do not change the time of a given step.
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
 #: Further engine settings that may change the time of a step or its schedule.
 OTHER_FLAGS = (
@@ -44,8 +46,8 @@ ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
 )  # fmt: skip
 
-#: First month in which a change to a configuration started a run of that configuration. From then
-#: on, rows of the minute or day of a change ran after the change.
+#: First month in which the benchmark ran a configuration whenever its flags changed. From then on,
+#: a row measured at the minute or on the day of a change ran with the changed flags.
 CHANGES_START_RUNS = "2025-12"
 
 #: Environment variables that choose expert kernels. ``..._FP8=0`` together with
@@ -65,7 +67,7 @@ _NO_CLOCK = "T00:00:00.000Z"
 _RELEASE = re.compile(r"v?(\d+\.\d[^-]*)")
 
 
-#: Decoded row of the benchmark's table: column -> value.
+#: Measured row of the benchmark's table, with decoded columns: column -> value.
 Row = Mapping[Hashable, Any]
 
 
@@ -74,7 +76,7 @@ class LaunchFact:
     """Launch flags of one row of ``launch_facts.csv``, for one of the points that it lists.
 
     Attributes:
-        passed: Column of ``launch_facts.csv`` -> value in the row.
+        passed: Column of ``launch_facts.csv`` -> text of the row's cell.
         expert_parallel: Whether the benchmark's label states expert parallelism.
         data_parallel: Whether the benchmark's label states attention data parallelism.
     """
@@ -85,7 +87,7 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return flags and their source as one key, which is equal for equal servers."""
+        """Return the flags and their origin as one key, which is equal for equal servers."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 
@@ -106,7 +108,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return (engine, model, GPU, label, lengths, GPU count, clients) as texts -> rows of flags."""
+    """Return (engine, model, GPU, precision, lengths, GPU count, clients) -> possible flags."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -124,12 +126,13 @@ def find(row: Row) -> Found:
 
     If a row states the minute of its run, it has the flags that were valid at that minute; if it
     states only the day, the flags of that day. If several sets of flags were valid, the set whose
-    own configuration changed at that time is used. Attention data parallelism in vLLM's rows is
-    ignored, as these may have run without it
+    own configuration changed at that time is used. Attention data parallelism that vLLM's rows
+    state is ignored, because these rows may have run without it
     (:func:`pinn.measurements.deployments.silicon.decode`).
 
     Args:
-        row: ``engine``, ``model`` (of the catalog), ``gpu``, ``precision`` (the label), lengths,
+        row: Measured row with the columns ``engine``, ``model`` (its name in the catalog), ``gpu``,
+            ``precision`` (the benchmark's label), ``prompt_tokens``, ``output_tokens``,
             ``concurrency``, ``tensor_parallel_size``, ``data_parallel_size``,
             ``enable_expert_parallel``, ``stored_attention_dp_size`` and ``source``.
     """
@@ -161,14 +164,14 @@ def find(row: Row) -> Found:
         if not facts:
             return Found(None, UNKNOWN, f"no configuration {what}")
     facts = tuple(fact for fact in facts if _started(fact, when)) or facts
-    # Configurations with and without speculative decoding share images. A row that fits both is
-    # assumed to have run without speculative decoding, unless pinn.training.data.engine_deployments
-    # marks it.
+    # Configurations with and without speculative decoding use the same images. A row that fits both
+    # is assumed to have run without speculative decoding, unless
+    # pinn.training.data.engine_deployments marks it.
     chosen = tuple(fact for fact in facts if not fact.passed["drafts"]) or facts
     first = chosen[0].passed
     if not when:
-        # Without a time, flags are unknown. Speculative decoding is known if all fitting
-        # configurations use it.
+        # Without the time of the run, only one thing is known: the run used speculative decoding if
+        # all configurations that fit use it.
         return Found(chosen[0] if first["drafts"] else None, UNKNOWN, "no time")
     confidence, reason = (KNOWN if image else LIKELY), ""
     if first["borrowed"]:
@@ -186,17 +189,17 @@ def _is_valid(fact: LaunchFact, time: str) -> bool:
 
 
 def _started(fact: LaunchFact, time: str) -> bool:
-    """Return whether a change to a row's own configuration started its run at the given time."""
+    """Return whether flags changed at the given time, so that the benchmark ran with the change."""
     digits = 10 if time.endswith(_NO_CLOCK) else 16
     changed = fact.passed["own_change"] and fact.passed["since"][:digits] == time[:digits]
     return bool(changed) and time >= CHANGES_START_RUNS
 
 
 def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataFrame:
-    """Return decoded rows with the engines' launch flags in place of the benchmark's labels.
+    """Return measured rows with the engines' launch flags in place of the benchmark's labels.
 
     Args:
-        rows: Rows for :func:`find`, with the names of models in the benchmark's file.
+        rows: Measured rows as :func:`find` takes them, but with the benchmark file's model names.
         models: Name of a model in the benchmark's file -> its name in the model catalog.
 
     Returns:
@@ -211,7 +214,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
 
 def _ran(found: Found, row: Row) -> dict[str, object]:
-    """Return column -> value of a measured row for its launch flags and their confidence."""
+    """Return the columns of a measured row that state its launch flags, as column -> value."""
     changed: dict[str, object] = dict.fromkeys(ADDED, "")
     changed |= {"facts": found.confidence, "facts_reason": found.reason}
     layout = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
@@ -236,10 +239,10 @@ def _ran(found: Found, row: Row) -> dict[str, object]:
 
 
 def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
-    """Return tensor-parallel GPUs per replica, attention replicas, and whether experts are spread.
+    """Return a row's sizes of tensor and data parallelism, and whether it has expert parallelism.
 
-    SGLang and TensorRT-LLM count all GPUs as tensor-parallel. Every configuration with expert
-    parallelism distributes experts over all GPUs.
+    SGLang and TensorRT-LLM count all GPUs as tensor-parallel, also with attention data parallelism.
+    Every configuration with expert parallelism distributes experts over all GPUs.
     """
     gpus = row["tensor_parallel_size"] * row["data_parallel_size"]
     tensor = int(passed["tensor_parallel_size"] or gpus)
@@ -281,7 +284,7 @@ def image_release(image: str) -> str:
 
 
 def facts_by_confidence(rows: pd.DataFrame) -> dict[str, int]:
-    """Return confidence, or reason for ambiguous or unknown flags -> number of measured rows.
+    """Return the number of measured rows by confidence in their flags, and by reason for doubt.
 
     Args:
         rows: Rows with the columns ``facts`` and ``facts_reason``.

@@ -1,4 +1,4 @@
-"""Deployment and load of a measured row of observations or of serving runs."""
+"""Deployment and load behind a row of the table of observations or of serving runs."""
 
 import re
 from collections.abc import Hashable, Mapping
@@ -19,22 +19,22 @@ from pinn.specs.model import GREEDY
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 
-# Deployment behind a row of observations or serving runs.
+# Deployment behind a row of the table of observations or of serving runs.
 
 Row = Mapping[Hashable, Any] | pd.Series
-#: Engine flags as pairs of name and value, which serve as a hashable key.
+#: Engine flags as pairs of name and value, so that they are hashable.
 Flags = tuple[tuple[str, FlagValue], ...]
 
-#: Pattern of an engine release. Builds without a release, such as gpt-oss-dev, have the flag
-#: table's default release.
+#: Pattern of an engine release. For builds without a release, such as gpt-oss-dev, the default of
+#: the flag ``engine_version`` is assumed.
 RELEASE = re.compile(r"\d+\.\d+")
 
 
 def observed_deployment(row: Row) -> Deployment:
     """Return the deployment of a row of ``observations.read_observations``.
 
-    An empty flag has the default of the row's release. The benchmark requests temperature 0, like
-    vLLM's benchmark, from which it was derived. Equal rows share one object.
+    An empty flag has the default of the row's engine release. The benchmark requests temperature
+    0, like vLLM's benchmark client, from which it is derived. Equal rows share one object.
 
     Raises:
         PinnError: If the model, the GPU, the precision or a flag is unknown, or flags are
@@ -48,7 +48,7 @@ def observed_deployment(row: Row) -> Deployment:
 
 
 def _layout(row: Row) -> dict[str, FlagValue]:
-    """Return engine flag -> value for a row's engine and its parallel sizes."""
+    """Return the flags for a row's engine and its parallelism, as flag -> value."""
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     if engine == VLLM:
@@ -64,7 +64,7 @@ def _layout(row: Row) -> dict[str, FlagValue]:
 
 
 def observed_deployments(rows: pd.DataFrame) -> dict[str, Deployment]:
-    """Return row id -> deployment, for each row of observations."""
+    """Return a mapping of each observation's row id to its deployment."""
     return {str(row["row_id"]): observed_deployment(row) for _, row in rows.iterrows()}
 
 
@@ -72,7 +72,7 @@ def run_deployment(row: Row) -> Deployment:
     """Return the deployment of a row of ``serving_runs.read_serving_runs``.
 
     The number formats are those of the model's config. The load generator sends no sampling
-    settings, so the model's own apply. Equal rows share one object.
+    settings, so those of the model's generation_config.json apply. Equal rows share one object.
 
     Raises:
         PinnError: If the model or the GPU is unknown, or flags are incompatible.
@@ -98,11 +98,11 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
     return Deployment(model, load_gpu(gpu), specified(ServingSpec, dict(flags)))
 
 
-# Load of a row of measured deployments: the closed loop of its benchmark.
+# Load behind a row of the table of observations: the closed loop of its benchmark.
 #
 # Clients keep the stated number of requests in flight and send the first ones all at once. Warm-up
-# requests have ended by then and are dropped. With a prefix cache, the warm-up leaves one cached
-# prompt.
+# requests have ended by then and are not simulated. With a prefix cache, the warm-up leaves one
+# cached prompt.
 
 #: Share of GPU memory that SGLang and TensorRT-LLM are assumed to use if the flag is unknown.
 _ROOMY_SHARE = 0.97
@@ -110,16 +110,16 @@ _ROOMY_SHARE = 0.97
 
 @dataclass(frozen=True)
 class MeasuredDeployment:
-    """One row of observations, ready for simulation.
+    """Row of the table of observations as a deployment, a load and the measured latencies.
 
     Attributes:
         row_id: Name of the row.
         deployment: Deployment without the flags of ``LOAD_FLAGS``, so that rows that differ only in
-            load share it.
-        served: Deployment with all flags.
+            load have equal deployments.
+        served: Deployment with all flags, as it was measured.
         workload: Requests that the clients sent.
-        tpot_s: Measured mean time per output token after the first, seconds.
-        ttft_s: Measured mean TTFT, seconds.
+        tpot_s: Measured mean time per output token after the first, in seconds.
+        ttft_s: Measured mean TTFT, in seconds.
     """
 
     row_id: str
@@ -131,12 +131,12 @@ class MeasuredDeployment:
 
     @property
     def concurrency(self) -> int:
-        """Return the number of requests in flight."""
+        """Return the number of requests that the clients keep in flight."""
         return self.workload.concurrency or 0
 
 
 def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]:
-    """Return each row of observations as a measured deployment, in order.
+    """Return the rows of a table of observations as measured deployments, in order.
 
     Args:
         observations: Table of ``observations.read_observations``.
@@ -145,7 +145,7 @@ def measured_deployments(observations: pd.DataFrame) -> list[MeasuredDeployment]
 
 
 def measured_deployment(row: Row) -> MeasuredDeployment:
-    """Return one row of observations as a measured deployment."""
+    """Return one row of a table of observations as a measured deployment."""
     served = observed_deployment(row)
     if row["facts"] == UNKNOWN:
         served = replace(served, serving=_roomy(served.serving, row))
@@ -159,7 +159,7 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Return engine flags with enough memory for the clients' requests, if a row's are unknown.
+    """Return flags of a row with unknown flags, with enough KV cache for the clients' requests.
 
     Rows whose requests waited for memory are filtered out, so any sufficient values are correct.
     """

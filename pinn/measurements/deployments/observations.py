@@ -26,15 +26,15 @@ from pinn.specs.serving import ServingSpec
 
 _FLAGS = {flag.name: flag for flag in flags_of(ServingSpec)}
 
-#: Column -> type: ``text``, ``flag``, ``count`` (a whole number of at least 1), ``from zero`` (at
-#: least 0), ``seconds`` (positive) or ``passed`` (a flag of ``ServingSpec`` as text, empty if not
-#: passed). ``columns.csv`` describes the columns.
+#: Column -> type: ``text``, ``flag`` (true or false), ``count`` (a whole number of at least 1),
+#: ``from zero`` (a whole number of at least 0), ``seconds`` (positive) or ``passed`` (an engine
+#: flag as text, empty if not passed). ``columns.csv`` describes the columns.
 COLUMNS = {row["column"]: row["kind"] for row in read_rows(Path(__file__).with_name("columns.csv"))}
 _DTYPES: Mapping[str, Any] = {
     "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
     "seconds": "float64",
 }  # fmt: skip
-#: Numeric type of a column -> allowed values.
+#: Numeric type of a column -> its allowed values, as error messages state them.
 _WANTED = {
     "count": "a whole number of at least 1",
     "from zero": "a whole number of at least 0",
@@ -62,7 +62,7 @@ class Manifest:
 
 
 def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame:
-    """Return observations with exactly the columns :data:`COLUMNS`, after a check of values.
+    """Return observations with exactly the columns :data:`COLUMNS`, after checking their values.
 
     Args:
         rows: Table to check; additional columns are dropped.
@@ -97,7 +97,7 @@ def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Ma
     Args:
         rows: Rows as :func:`validate` accepts them.
         path: Parquet file to write; the manifest is written to ``manifest_path(path)``.
-        report: Counts of the reader; it must have accepted exactly these rows.
+        report: Report of the reader of the rows; it must have accepted as many rows.
 
     Raises:
         PinnError: If the rows are invalid or their number differs from the report's.
@@ -165,7 +165,7 @@ def manifest_path(path: Path) -> Path:
 
 
 def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
-    """Return a column's values with its dtype; an error names the first invalid value."""
+    """Return a column's values converted to its dtype; an error names the first invalid value."""
     if values.isna().any():
         raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s)")
     if kind in _WANTED:

@@ -1,4 +1,4 @@
-"""The user's own measured deployments: a CSV file with the columns of observations."""
+"""Reader of a user's own measured deployments: a CSV file with the columns of observations."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,13 +14,13 @@ from pinn.measurements.deployments.observations import COLUMNS, validate, write_
 from pinn.measurements.deployments.silicon import UNKNOWN_VERSION, series_key
 from pinn.specs.serving import VLLM
 
-#: Required columns; units are those of ``COLUMNS``.
+#: Required columns of the CSV file; their names and units are those of observations.
 REQUIRED = (
     "model", "gpu", "precision", "tensor_parallel_size", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_s", "tpot_s",
 )  # fmt: skip
-#: Optional column -> default. Other missing columns are empty: flags that were not passed have the
-#: defaults of the engine's release.
+#: Optional column of the CSV file -> default. Other missing columns are left empty, which means for
+#: a flag that it was not passed and has the default of the engine's release.
 OPTIONAL: Mapping[str, str] = {
     "data_parallel_size": "1",
     "enable_expert_parallel": "false",
@@ -34,7 +34,7 @@ _REMEDY = "see docs/training.md for the columns and an example"
 
 
 def import_own(target: Path | str, source: Path | str) -> ReadReport:
-    """Write the rows of a CSV file as observations.
+    """Write the rows of a user's CSV file as a table of observations.
 
     Args:
         target: Parquet file to write; its manifest is written to the same folder.
@@ -53,10 +53,10 @@ def import_own(target: Path | str, source: Path | str) -> ReadReport:
 
 
 def read_own(path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """Read a CSV of measured deployments; every row is kept.
+    """Read a user's CSV file of measured deployments; every row is kept.
 
     Returns:
-        Observations with the columns of ``COLUMNS``; and the counts of rows.
+        Observations with the columns of ``COLUMNS``, and the counts of rows read.
 
     Raises:
         PinnError: If the file is missing, lacks a column, or has an unknown column or a value that

@@ -23,25 +23,26 @@ from pinn.units import MILLISECOND
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 PACKAGE = "aiconfigurator-core"
-#: Engine name in the file -> engine.
+#: Engine name in ``silicon_sample.csv`` -> name of the engine for users.
 _ENGINES = {VLLM: "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
 
 
-#: Engine version in rows that state none.
+#: Engine version of rows that do not state their version.
 UNKNOWN_VERSION = "unknown"
 
 
-#: Filter: function of decoded rows that returns a mask of rows to drop.
+#: Filter: function that takes decoded rows and returns a mask of the rows to drop.
 Rule = Callable[[pd.DataFrame], pd.Series]
-#: Reason in the read report -> filter, in the order of application.
+#: Reason for dropping rows, as the report of reading states it -> filter; in order of application.
 Filters = Mapping[str, Rule]
 
-#: Model in the file -> ``served``, its name in the model catalog (the benchmark serves Llama 3.3,
-#: with the shapes of 3.1), and label -> quantization scheme of its checkpoint, if the label is not
-#: the scheme. gpt-oss is MXFP4 under every label. MiniMax's and other vendors' own checkpoints are
-#: block-scaled fp8. Whether Llama's fp8 had static scales is unknown, so its label is used (LOG.md
-#: compares both assumptions). ``with_precision`` determines which matrices a scheme quantizes
-#: (Kimi's int4: only routed experts).
+#: Model in the file -> facts about its checkpoint. ``served`` is the model's name in the model
+#: catalog (the benchmark serves Llama 3.3, with the shapes of 3.1). ``<label>_scheme`` is the
+#: quantization scheme of rows with this precision label, if the scheme differs from the label:
+#: gpt-oss is MXFP4 under every label, MiniMax's and other vendors' own checkpoints are block-scaled
+#: fp8. Whether Llama's fp8 had static scales is unknown, so its label is used (LOG.md compares both
+#: assumptions). ``with_precision`` determines which matrices a scheme quantizes (Kimi's int4: only
+#: routed experts).
 _MODEL_FACTS = {
     row["model"]: row for row in read_rows(Path(__file__).with_name("silicon_models.csv"))
 }
@@ -72,8 +73,8 @@ def read_sample(
     Args:
         path: ``silicon_sample.csv``; None for the installed package's file.
         engines: Names of engines in the file.
-        filters: Filters that drop rows, in order.
-        decoded: Function that decodes raw rows.
+        filters: Filters that drop rows, in order of application.
+        decoded: Function that decodes the file's rows, such as :func:`decode`.
         finished: Function that converts the remaining rows to observations.
 
     Returns:
@@ -106,14 +107,14 @@ def sample_file(path: Path | None) -> tuple[Path, str]:
 
 
 def decode(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded raw rows; names of models and precisions stay those of the file.
+    """Return the file's rows with decoded columns, but with its names of models and precisions.
 
     ``tp_size`` is the tensor-parallel size. A stored ``attention_dp_size`` N > 1 is an artefact of
-    the export: these rows ran TP = EP = N with one attention replica (rows stored as TP = EP = N
-    agree with them within 1 %). Their batch is therefore the whole concurrency, which is read from
-    the text of ``silicon_data_source``. Some rows did run data-parallel, and some labels of expert
-    parallelism differ from the launch scripts. For these rows see
-    :mod:`pinn.measurements.deployments.launch_facts`.
+    the export: these rows ran with tensor and expert parallelism over N GPUs and one attention
+    replica, and agree within 1 % with rows that are stored so. Their batch is therefore the whole
+    concurrency, which is read from the text of ``silicon_data_source``. Some rows did run
+    data-parallel, and some labels of expert parallelism differ from the launch scripts. For these
+    rows see :mod:`pinn.measurements.deployments.launch_facts`.
 
     Args:
         raw: Rows of the file with its column names.
@@ -134,13 +135,13 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded rows with their real parallel layout, and one name for DeepSeek-R1.
+    """Return the file's rows decoded, with their real parallel sizes and one name for DeepSeek-R1.
 
-    The dump of 2026-04-06 and the database dump store products for rows with expert parallelism
-    over N GPUs: expert tensor and expert parallel size are both N. With tensor parallelism over N
-    GPUs, ``tp_size`` is N x N. With attention data parallelism over N GPUs, ``tp_size`` is 1 and
-    ``attention_dp_size`` is N x N. Other dumps store N itself. The database dump calls DeepSeek-R1
-    "V3" (same rows, same shapes).
+    The dump of 2026-04-06 and the database dump store squares for rows with expert parallelism
+    over N GPUs. In these rows, the MoE's tensor-parallel and expert-parallel size are both N. With
+    tensor parallelism over N GPUs, ``tp_size`` is N x N; with attention data parallelism over N
+    GPUs, ``tp_size`` is 1 and ``attention_dp_size`` is N x N. Other dumps store N itself. The
+    database dump calls DeepSeek-R1 "V3" (same rows, same shapes).
 
     Args:
         raw: Rows of the file with its column names.
@@ -161,7 +162,7 @@ def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded and filtered rows as observations: with launch flags and catalog names.
+    """Return decoded rows as observations, with number formats as served and catalog names.
 
     Raises:
         PinnError: If a model or a precision is unknown, or a row states no concurrency.
@@ -171,8 +172,8 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
         launch_facts.served_scheme(row["precision"], row) for row in rows.to_dict("records")
     ]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
-    # If the number of prompts is unknown or differs between a script's runs, the minimum is used,
-    # since all runs sent at least as many prompts.
+    # If the number of prompts per client is unknown or differs between a script's runs, the minimum
+    # is used, since all runs sent at least as many prompts.
     sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
     rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
     rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")
@@ -180,7 +181,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded rows with the catalog's names of models and precisions, and whole numbers.
+    """Return decoded rows with the catalog's names of models and precisions, and integer columns.
 
     Raises:
         PinnError: If a model or a precision is unknown or a row states no concurrency.
@@ -211,7 +212,7 @@ def series_key(row: pd.Series) -> str:
 
 
 def catalog_name(model: str) -> str:
-    """Return the catalog's name of a model in the file.
+    """Return the model catalog's name of a model in ``silicon_sample.csv``.
 
     Raises:
         PinnError: If the file's model is unknown.
@@ -225,11 +226,11 @@ def catalog_name(model: str) -> str:
 
 
 def precision_scheme(model: str, label: str) -> str:
-    """Return the quantization scheme of the checkpoint that ran.
+    """Return the quantization scheme of the checkpoint that a row of the file measured.
 
     Args:
-        model: Name in the file.
-        label: ``precision`` in the file; ``bf16`` if it has none.
+        model: Name of the model in ``silicon_sample.csv``.
+        label: Column ``precision`` of the row; ``bf16`` if it is empty.
 
     Raises:
         PinnError: If the label is unknown for that model.

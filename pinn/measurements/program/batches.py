@@ -1,4 +1,4 @@
-"""Batches whose steps are measured: a short list for the start, and a default order."""
+"""Batches whose steps are measured: a short list to begin with, and a default order."""
 
 import re
 from collections.abc import Iterator
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Wanted(NamedTuple):
-    """Batch to measure: equal decodes together with equal prompts.
+    """Batch to measure: some decodes of equal context, and some prompts of equal length.
 
     Attributes:
         decodes: Number of decodes.
-        context: Cached tokens of each decode.
+        context: Tokens of each decode that are in the KV cache before the step.
         prompts: Number of prompts.
-        tokens: New tokens of each prompt.
-        cached: Cached tokens of each prompt.
+        tokens: New tokens of each prompt in the step.
+        cached: Tokens of each prompt that are in the KV cache before the step.
     """
 
     decodes: int
@@ -53,20 +53,20 @@ class Limits(NamedTuple):
     vocabulary: int = 32000
 
 
-#: Output tokens of decodes that stay in the batch for repeats: maximum, minimum (for the maximum
-#: repeats of one batch), and share of the KV cache, so that a small cache also has room for
-#: batches.
+#: Output tokens of a decode that stays in the batch while its step is repeated: their maximum;
+#: their minimum, which allows the maximum number of repeats; and, between the two, their share of
+#: the KV cache, so that a small cache has room for batches, too.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
-#: Numbers and contexts of decodes in the short list, and prompt tokens of its mixed step with 32
-#: decodes.
+#: Numbers and contexts of decodes in the short list, and number of prompt tokens of its mixed step,
+#: which has 32 decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
 
 _PART = re.compile(r"(\d+) +(?:prefill +(\d+)|decode) *@ *(\d+)$")
 
 
 def read_batch(text: str) -> Wanted:
-    """Parse a batch ``N decode @ CONTEXT + M prefill TOKENS @ CACHED``, or one of its parts."""
+    """Parse a batch ``N decode @ CONTEXT + M prefill TOKENS @ CACHED``; one part may be missing."""
     found = Wanted(0, 0)
     for part in text.split("+"):
         match = _PART.match(part.strip())
@@ -81,13 +81,13 @@ def read_batch(text: str) -> Wanted:
 
 
 def held_outputs(limits: Limits) -> int:
-    """Return the number of output tokens of a request that stays in the batch for repeats."""
+    """Return the output tokens of a decode that stays in the batch while its step is repeated."""
     share = max(LEAST_HELD, int(HELD_SHARE * limits.cache))
     return min(HELD_OUTPUTS, limits.longest // 4, share)
 
 
 def fits(wanted: Wanted, limits: Limits) -> bool:
-    """Return whether an engine can run a batch as one step, and hold it for repeats."""
+    """Return whether an engine can run a batch as one step, and repeat this step."""
     decodes, context, prompts, tokens, cached = wanted
     kept, chunk = context + held_outputs(limits), tokens + cached
     return (
@@ -100,7 +100,7 @@ def fits(wanted: Wanted, limits: Limits) -> bool:
 
 
 def short_list(limits: Limits) -> list[Wanted]:
-    """Return the first batches: decodes, prompts around the captured sizes, and a mixed step.
+    """Return the first batches: decodes, prompts around the CUDA graph sizes, and a mixed step.
 
     Numbers of decodes are reduced to what fits in the KV cache, so that small machines measure
     these batches, too.
@@ -117,7 +117,7 @@ def short_list(limits: Limits) -> list[Wanted]:
 
 
 def own_order(limits: Limits) -> Iterator[Wanted]:
-    """Yield a default grid of batches: all contexts in turn, coarse numbers of decodes first."""
+    """Yield a default grid of batches, alternately of decodes, of prompts and of both."""
     decodes = [2**i for i in range(11) if 2**i <= limits.max_num_seqs]
     decodes = decodes[::2] + decodes[1::2]
     near = [c for c in (1000, 250, 2000, 8000, 16000, 30000) if c < limits.longest]
@@ -134,7 +134,7 @@ def own_order(limits: Limits) -> Iterator[Wanted]:
 
 
 def _most(decodes: int, context: int, limits: Limits) -> int:
-    """Return the number of decodes at a context that fit in an engine, at most ``decodes``."""
+    """Return how many of ``decodes`` decodes with a context fit in an engine, at least one."""
     each = context + held_outputs(limits)
     return max(min(decodes, limits.max_num_seqs - 1, int(0.85 * limits.cache / each)), 1)
 

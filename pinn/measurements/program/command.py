@@ -20,13 +20,13 @@ from pinn.measurements.program.table import (
 )
 
 #: Values that ``pinn measure --script`` fills in: arguments put before those of the command line,
-#: and batches in order with their information gains.
+#: and the batches to measure, in order, with the information gain of each.
 ARGUMENTS: list[str] = []
 DESIGN: list[tuple[str, float]] = []
 
 
 class _Asked:
-    """Stop flag, which is true after the process received SIGINT or SIGTERM."""
+    """Stop flag; calling it returns whether the process has received SIGINT or SIGTERM."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -37,17 +37,17 @@ class _Asked:
         return self._asked
 
     def waits(self) -> None:
-        """Only record further signals, which are then checked after each step."""
+        """Let further signals only set the flag, which is checked before each step."""
         for number in self._old:
             signal.signal(number, self._note)
 
     def interrupts(self) -> None:
-        """Let a signal interrupt immediately, for example while an engine starts."""
+        """Let a signal interrupt the process at once, for example while an engine starts."""
         for number in self._old:
             signal.signal(number, signal.default_int_handler)
 
     def restore(self) -> None:
-        """Restore the process's signal handlers."""
+        """Restore the signal handlers that the process had before."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
@@ -55,12 +55,12 @@ class _Asked:
         self._asked = True
 
 
-#: Function of the flags of ``vllm serve`` that starts an engine.
+#: Function that starts an engine from flags of ``vllm serve``.
 Start = Callable[[list[str]], VllmEngine]
 
 
 def main(argv: list[str] | None = None, start: Start = VllmEngine) -> int:
-    """Measure steps and print the result; return 0 after a complete measurement.
+    """Measure steps and print the result; return the exit status, 0 for a complete measurement.
 
     Args:
         argv: Command-line arguments; None for those of the process.
@@ -118,16 +118,16 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
 
 
 def _wanted(limits: Limits) -> Iterable[Wanted]:
-    """Return batches to measure: a short list, then those of a design, then a default order.
+    """Return the batches to measure: a short list, then ``DESIGN``, then a default order.
 
-    Some batches of a design may not fit if the KV cache is smaller than predicted.
+    Some batches of ``DESIGN`` may not fit, if the KV cache is smaller than predicted.
     """
     design = [read_batch(text) for text, _ in DESIGN]
     return dict.fromkeys([*short_list(limits), *design, *own_order(limits)])
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
-    """Measure the server before this process starts an engine, whose GPU memory may stay in use."""
+    """Measure a server first, since an engine in this process might not free its GPU memory."""
     third = 20.0 * given.minutes
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)

@@ -1,9 +1,9 @@
-"""vLLM engine in this process: runs submitted requests, and times the engine's own steps.
+"""vLLM engine in this process, which runs submitted requests and times the steps of the engine.
 
-A step is one pass of the engine core's loop: schedule, run, process the result. The time of a step
+A step is one batch of the engine core's loop: schedule, run, process the result. The time of a step
 ends with the loop iteration that receives its result. The time begins with the iteration that
 schedules the step, or at the end of the previous step, whichever is later. Under asynchronous
-scheduling, steps follow each other without a gap.
+scheduling, the times of steps therefore follow each other without a gap.
 
 Sources, vLLM 0.15.0 to 0.33.0: vllm/v1/engine/core.py: EngineCore.step, step_with_batch_queue and
 log_error_detail (entered right before the wait that the iteration log times), and
@@ -18,8 +18,8 @@ from typing import Any
 from pinn.measurements.program.batches import Limits
 from pinn.measurements.program.table import MeasuringError, Step
 
-#: Oldest and newest release of vLLM whose source this program follows. A newer release is tried if
-#: its engine has the needed methods.
+#: Oldest and newest release of vLLM whose source this program follows. A newer release is measured,
+#: too, if its engine has the needed methods.
 OLDEST, NEWEST = (0, 15), (0, 33)
 
 #: Part of an engine's error message -> remedy.
@@ -62,8 +62,8 @@ class VllmEngine:
             ) from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
-            # With the usage context of a server, max_num_seqs and max_num_batched_tokens have a
-            # server's defaults.
+            # With the usage context of the API server, max_num_seqs and max_num_batched_tokens have
+            # the defaults of ``vllm serve``, which differ from those of offline use.
             engine = LLMEngine.from_engine_args(
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )
@@ -92,11 +92,11 @@ class VllmEngine:
 
     @staticmethod
     def clock() -> float:
-        """Return the seconds of a monotonic clock."""
+        """Return the time of a monotonic clock, in seconds."""
         return time.perf_counter()
 
     def submit(self, prompt: list[int], outputs: int) -> str:
-        """Add a request of token ids with a fixed number of output tokens, and return its name."""
+        """Add a request by its prompt's token ids and number of output tokens; return its name."""
         name = f"measured-{self._submitted}"
         self._submitted += 1
         self._ids.append(name)
@@ -106,7 +106,7 @@ class VllmEngine:
         return name
 
     def step(self) -> list[Step]:
-        """Run one iteration of the engine's loop; return finished steps, if any."""
+        """Run one iteration of the engine's loop, and return the steps that it finished."""
         begin = self._begin = time.perf_counter()
         _, executed = self._core.step_fn()
         self._core.post_step(executed)
@@ -121,7 +121,7 @@ class VllmEngine:
         return found
 
     def drop(self, names: list[str] | None = None) -> None:
-        """Abort the named requests, or all requests, and let running steps end."""
+        """Abort the named requests; without names, abort all and wait until running steps end."""
         going = self._ids if names is None else names
         if going:
             self._engine.abort_request(going)
@@ -140,14 +140,14 @@ class VllmEngine:
             self._engine.engine_core.shutdown()
 
     def _watch(self) -> None:
-        """Record the times at which a step is scheduled, awaited and processed."""
+        """Make the engine record the times at which a step is scheduled, awaited and processed."""
         scheduler = self._core.scheduler
         schedule, update = scheduler.schedule, scheduler.update_from_output
         detail = self._core.log_error_detail
 
         def schedule_noted(*given: object, **named: object) -> object:
             output = schedule(*given, **named)
-            # The output is kept alive, so that its id stays unique.
+            # A reference to the output keeps it alive, so that no other object gets its id.
             self._scheduled[id(output)] = (self._begin, output)
             return output
 
@@ -196,7 +196,7 @@ def _release() -> str:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """Return the first two numbers of a release; empty if it has none."""
+    """Return the first two numbers of a release; empty for a version without numbers."""
     parts = release.split(".")[:2]
     return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
 
@@ -232,7 +232,7 @@ def _facts(config: Any, release: str, limits: Limits) -> dict[str, object]:
 
 
 def _step(output: Any, start: float, latency: float, logged: float) -> Step:
-    """Return a finished step with its times, and requests counted as in the iteration log.
+    """Return a finished step with its times in seconds, and requests as the iteration log counts.
 
     A request counts as a prompt until it has its first token (vllm/v1/utils.py:
     compute_iteration_details).
@@ -262,7 +262,7 @@ def _variance(values: list[int]) -> float:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Return an engine's error with its causes in one line, and the remedy if known."""
+    """Return an engine's error as one line of text, with a remedy if its causes are known."""
     texts: list[str] = []
     at: Any = error
     while at is not None and len(texts) < 5:

@@ -1,4 +1,4 @@
-"""Measurement of vLLM's server under loads of vLLM's load generator, including the front end."""
+"""Measurement of a vLLM server, including its front end, with loads of ``vllm bench serve``."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from typing import Any
 
 from pinn.measurements.program.table import MeasuringError
 
-#: Clients of each closed loop (reduced to what the KV cache holds) -> number of requests; number of
-#: requests of the open loop; and rate of the open loop relative to the throughput of the larger
-#: closed loop.
+#: Number of clients of each closed loop (reduced to what the KV cache holds) -> maximum number of
+#: requests; maximum number of requests of the open loop; and request rate of the open loop relative
+#: to the throughput of the larger closed loop.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
 #: Tokens of prompts and outputs, reduced if the model's context is below four times their sum.
@@ -28,7 +28,7 @@ _START = 900.0
 
 _ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
 
-#: Command of vLLM, which need not be in the path.
+#: Command line of vLLM, by module name because ``vllm`` need not be in the PATH.
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 
 Say = Callable[[str], None]
@@ -45,7 +45,7 @@ def serve_and_load(
     program: tuple[str, ...] = VLLM,
     is_asked: IsAsked = lambda: False,
 ) -> list[str]:
-    """Start a server, send loads, and return the load generator's result files.
+    """Start a vLLM server, send loads, and return the load generator's result files.
 
     Args:
         model: Model name or folder, as for ``vllm serve``.
@@ -55,10 +55,10 @@ def serve_and_load(
         say: Function that prints a line on the progress.
         port: Port on the loopback address; 0 for a free one.
         program: Command of vLLM.
-        is_asked: Function that returns whether to stop.
+        is_asked: Function that returns whether the user asked to stop.
 
     Returns:
-        The files of the loads that finished in time.
+        Paths of the result files of the loads that finished in time.
 
     Raises:
         MeasuringError: If the port is taken or the server does not start.
@@ -92,15 +92,15 @@ def _loads(
     prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
     most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
-    # The first load absorbs one-time work such as compilation, so that no measured load includes
-    # it.
+    # One-time work such as compilation happens during the first load, which is not kept as a
+    # measurement.
     throughput, end = 1.0, time.monotonic() + _START
     closed = {min(n, most): count for n, count in CLOSED.items()}
     loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]
     for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
         rate = max(OPEN_SHARE * throughput, 0.01)
-        # Each load has as many requests as the last throughput serves in a quarter of the time. The
-        # remaining time is for starting clients.
+        # Each of the three loads has at most as many requests as the server, at the last load's
+        # throughput, serves in a quarter of the time. The last quarter is for starting clients.
         in_time = int((throughput if clients else rate) * seconds / 4)
         count = max(min(asked, in_time), 2 * clients, 8)
         how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]
@@ -177,7 +177,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Return how many requests of ``tokens`` tokens fit in a server's KV cache, at least one."""
+    """Return how many requests of ``tokens`` tokens fit in a server's KV cache, by its metrics."""
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

@@ -1,6 +1,6 @@
 """Measuring session: build each batch, and repeat its step until the median step time is precise.
 
-An engine is any object with ``clock``, ``submit``, ``step``, ``drop`` and ``limits``.
+An engine is any object with the members ``clock``, ``submit``, ``step``, ``drop`` and ``limits``.
 """
 
 import random
@@ -12,22 +12,23 @@ from typing import Any, NamedTuple
 from pinn.measurements.program.batches import Wanted, fits, held_outputs
 from pinn.measurements.program.table import MeasuringError, Step, Table
 
-#: Relative standard error at which a batch's median step time counts as known; minimum and maximum
-#: repeats of a step; and maximum share of the session's time for repeats of one batch.
+#: Relative standard error of a batch's median step time up to which it counts as known; minimum and
+#: maximum repeats of a step; and maximum share of the session's time for repeats of one batch.
 KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
 
-#: Number of first steps of a batch that are dropped as warm-up: kernels are chosen and buffers
-#: grow.
+#: Number of first steps of a batch that are dropped as warm-up, because kernels are chosen and
+#: buffers grow in them.
 COLD = 2
 
-#: Multiple of the median step time above which a step is warm-up or stalled by the host; and share
-#: of stalled steps above which stalls are reported.
+#: Multiple of the median step time above which a step counts as stalled by the host; and share of
+#: stalled steps above which stalls are reported.
 FAR, STALLED = 3.0, 0.02
 
-#: Maximum relative difference between the context of held decodes and the wanted context.
+#: Maximum relative difference between the wanted context and the context of decodes that are kept
+#: from the previous batch.
 _NEAR = 0.1
 
-#: Maximum share of the session's remaining time for building one batch.
+#: Maximum share of the session's remaining time for the prefill of one batch.
 _SETUP_SHARE = 0.25
 
 #: Range of token ids in synthetic prompts; lower ids are special tokens in most vocabularies.
@@ -38,7 +39,7 @@ _POOL = 2**15
 
 
 class StopError(Exception):
-    """End of a session: the time is over, or the user asked to stop."""
+    """End of a measuring session: its time is over, or the user asked to stop."""
 
 
 class Outcome(NamedTuple):
@@ -46,10 +47,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         batches: Number of batches with measured steps.
-        known: Number of batches whose median has at most the relative error ``KNOWN``.
+        known: Number of batches whose median step time has a relative error of at most ``KNOWN``.
         cold: Number of steps that were dropped as warm-up.
-        steps: Number of measured steps of wanted batches.
-        stalls: Number of measured steps above ``FAR`` times their median.
+        steps: Number of measured steps, over all batches.
+        stalls: Number of measured steps that took over ``FAR`` times the median of their batch.
         worst: Maximum ratio of a step's time to the median time of its batch.
         ended: Reason for the end of the measurement.
     """
@@ -64,10 +65,11 @@ class Outcome(NamedTuple):
 
 
 def relative_error(values: list[float]) -> float:
-    """Return the relative standard error of the values' median, from their absolute deviations.
+    """Return the relative standard error of the values' median, from their median deviation.
 
-    The factor 1.4826 converts the deviation into the standard deviation of normal noise. The factor
-    1.2533, the root of pi / 2, is the ratio of the standard errors of median and mean.
+    The factor 1.4826 converts the median absolute deviation into the standard deviation of normal
+    noise. The factor 1.2533, the root of pi / 2, is the ratio of the standard errors of median and
+    mean.
     """
     centre = median(values)
     away = median(abs(v - centre) for v in values)
@@ -75,12 +77,12 @@ def relative_error(values: list[float]) -> float:
 
 
 class Session:
-    """Measuring session of one engine, with the requests that it holds.
+    """Measuring session of one engine, with the decodes that run from one batch to the next.
 
     Attributes:
         engine: Engine to measure.
         limits: Limits of the engine on requests, tokens and KV cache.
-        rows: Steps measured so far of the current batch.
+        rows: Steps of the current batch measured so far, each with whether it is warm-up.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Session:
         Args:
             engine: Engine to measure.
             seconds: Maximum duration of the session, in seconds.
-            is_asked: Function that returns whether to stop.
+            is_asked: Function that returns whether the user asked to stop.
         """
         self.engine, self.limits, self._is_asked = engine, engine.limits, is_asked
         self._end = engine.clock() + seconds
@@ -105,14 +107,15 @@ class Session:
 
     @property
     def left(self) -> float:
-        """Return the remaining seconds of the session."""
+        """Return the remaining time of the session, in seconds."""
         return self._end - self.engine.clock()
 
     def measure(self, wanted: Wanted) -> tuple[list[tuple[Step, bool]], bool]:
-        """Return a batch's steps, each with whether it is warm-up, and whether the median is known.
+        """Return a batch's steps, each with whether it is warm-up; and whether the median is known.
 
-        Steps that build up the batch are dropped. If the time ends or the engine fails,
-        ``self.rows`` has the steps so far.
+        The median step time is known if its relative error is at most ``KNOWN``. Steps that build
+        up the batch are dropped. If the time ends or the engine fails, ``self.rows`` has the steps
+        so far.
 
         Raises:
             StopError: If the time is over or the user asked to stop.
@@ -149,7 +152,7 @@ class Session:
         return self.rows, False
 
     def can_make(self, wanted: Wanted) -> bool:
-        """Return whether a batch fits, and can be built in the remaining time."""
+        """Return whether a batch fits in the engine, and can be built in the remaining time."""
         if not fits(wanted, self.limits):
             return False
         kept = len(self._held) if self._keeps(wanted) else 0
@@ -158,12 +161,12 @@ class Session:
         return seconds <= _SETUP_SHARE * self.left
 
     def _keeps(self, wanted: Wanted) -> bool:
-        """Return whether all held decodes can be used for a batch."""
+        """Return whether the decodes of the previous batch can also serve as those of a batch."""
         near = abs(self._context - wanted.context) <= max(_NEAR * wanted.context, 64)
         return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
     def _hold(self, wanted: Wanted) -> None:
-        """Start or drop requests until exactly the batch's decodes run, each past its prompt."""
+        """Start or drop requests until exactly the batch's decodes run, past their prefill."""
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
@@ -208,12 +211,12 @@ class Session:
         return found
 
     def release(self) -> None:
-        """Drop all held requests."""
+        """Abort all requests of the session, including decodes kept for the next batch."""
         self.engine.drop()
         self._held = []
 
     def _ids(self, count: int) -> list[int]:
-        """Return a prompt with a unique prefix: two unique ids, then a section of a shared pool."""
+        """Return token ids of a prompt, whose random first ids prevent hits in the prefix cache."""
         begin = self._random.randrange(len(self._pool))
         repeats = 1 + (begin + count) // len(self._pool)
         stretch = (self._pool * repeats)[begin : begin + count]
@@ -221,7 +224,7 @@ class Session:
 
 
 def _is(step: Step, wanted: Wanted) -> bool:
-    """Return whether a step has a batch's composition; contexts grow while the step repeats."""
+    """Return whether a step ran a batch, whatever its contexts, which grow with each repeat."""
     decodes, _, prompts, tokens, cached = wanted
     together = (decodes, prompts, prompts * tokens, prompts * cached)
     return (step.decodes, step.prompts, step.tokens, step.cached) == together
@@ -230,7 +233,7 @@ def _is(step: Step, wanted: Wanted) -> bool:
 def measure_all(
     session: Session, wanted: Iterable[Wanted], table: Table, say: Callable[[str], None]
 ) -> Outcome:
-    """Measure batches until the time is over; the table has all measured steps.
+    """Measure batches and write their steps to a table, until the session's time is over.
 
     Errors of the engine or of the disk also end the measurement. The outcome names them.
     """
@@ -248,7 +251,7 @@ def measure_all(
         except MeasuringError as error:
             misses += 1
             say(f"skipped {batch}: {error}")
-            with suppress(Exception):  # The next batch reports the error.
+            with suppress(Exception):  # the next batch reports the same error
                 session.release()
             if misses >= 3:
                 stop = f"three batches in a row could not be run: {error}"

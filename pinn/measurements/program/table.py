@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 class MeasuringError(Exception):
-    """Error that the user can correct, with a remedy, in one line."""
+    """Error of the measuring program that the user can correct; one line, with a remedy."""
 
 
 class Step(NamedTuple):
@@ -46,8 +46,8 @@ class Step(NamedTuple):
 
     Attributes:
         start: Start in seconds on the engine's clock.
-        latency: Duration of the step in seconds, the table's ``latency_ms``.
-        engine: Part of ``latency``, in seconds, that the engine logs as elapsed.
+        latency: Duration of the step in seconds (``latency_ms`` in the table).
+        engine: Part of ``latency``, in seconds, that the engine logs as elapsed time.
         prompts: Number of requests in prefill.
         tokens: New prompt tokens of all requests in prefill.
         cached: Cached prompt tokens of all requests in prefill.
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 class Table:
-    """Output folder with a table that is written step by step, so that errors lose no steps."""
+    """Output folder with a table of steps, written batch by batch so that errors lose few steps."""
 
     def __init__(self, folder: str, facts: dict[str, object]) -> None:
         """Create the folder with the table's header and the facts about the measurement.
@@ -115,7 +115,7 @@ class Table:
         return ",".join(map(str, values)) + "\n"
 
     def describe(self, more: dict[str, object]) -> None:
-        """Add facts to the metadata beside the steps, whose file is rewritten atomically."""
+        """Add facts to the metadata file beside the table, which is rewritten atomically."""
         self.facts.update(more)
         path = os.path.join(self.folder, FACTS_FILE)
         with open(path + ".tmp", "w", encoding="utf-8") as file:
@@ -124,7 +124,7 @@ class Table:
         os.replace(path + ".tmp", path)
 
     def close(self) -> None:
-        """Close the file of steps, and remove it if empty, so that the folder can be reused."""
+        """Close the table's file; remove it if it has no step, so that the folder can be reused."""
         with suppress(OSError):
             self._file.close()
             if not self.rows:
@@ -140,7 +140,7 @@ _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit
 
 
 def machine_facts() -> dict[str, object]:
-    """Return name -> fact about GPUs, driver and host, as far as the machine reports them."""
+    """Return facts about GPUs, driver and host that the machine reports, as name -> value."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def cards() -> list[dict[str, float | str]]:
-    """Return names, memory, clocks and power of NVIDIA GPUs; empty without a driver."""
+    """Return name, memory, clock and power of each NVIDIA GPU; empty without a driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
         values = [part.strip() for part in line.split(",")]

@@ -1,7 +1,7 @@
-"""Types for the layers of an OTLP-JSON line, each decoded separately.
+"""Types for the layers of an OTLP-JSON line (export, resource, scope, span, event).
 
-Each layer contains the next one as raw bytes, so that a malformed span or event does not affect
-other spans or events. Parts that are read or refused are counted per layer.
+Each layer contains the next one as raw bytes and is decoded separately, so that a malformed span or
+event does not affect other spans or events. Parts read and refused are counted for each layer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NULL, _EMPTY = msgspec.Raw(b"null"), msgspec.Raw(b"{}")
 
 
 class Export(msgspec.Struct, rename="camel"):
-    """One line of the file: an export of spans."""
+    """Line of a trace file: one OTLP export of spans."""
 
     resource_spans: _Raws
 
@@ -44,7 +44,7 @@ class ScopeSpans(msgspec.Struct):
 
 
 class Attribute(msgspec.Struct, gc=False):
-    """Attribute, such as ``{"key": "step.id", "value": {"intValue": "42"}}``."""
+    """Attribute of a span or event: ``{"key": "step.id", "value": {"intValue": "42"}}``."""
 
     key: str
     value: msgspec.Raw = _NULL
@@ -101,7 +101,7 @@ _VALUE = msgspec.json.Decoder(Value, strict=False)
 
 
 def values_of(raws: Sequence[msgspec.Raw], kind: type) -> list[int | float | str | None]:
-    """Decode the raw values of one attribute; values of another type become None."""
+    """Decode the raw values of one attribute; values that are not of type ``kind`` become None."""
     try:
         found: Sequence[Value | None] = _VALUES.decode(b"[" + b",".join(map(bytes, raws)) + b"]")
     except DECODE_ERRORS:
@@ -120,13 +120,13 @@ def _value(raw: msgspec.Raw) -> Value | None:
 #: scopeSpans), spans, and events of spans.
 LEVELS = ("lines", "groups", "spans", "events")
 
-#: Maximum number of refusal reasons per level; further reasons are counted together.
+#: Maximum number of reasons for refused items at each level; further reasons are counted together.
 MAX_REASONS = 200
 
 
 @dataclass
 class Counts:
-    """Numbers of lines, groups, spans and events that were read, and that were refused."""
+    """Numbers of lines, groups, spans and events that were read, and refused for each reason."""
 
     read: Counter[str] = field(default_factory=Counter)
     refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})
@@ -140,7 +140,7 @@ class Counts:
                 self.refused[level][reason if known else "further reasons"] += count
 
     def reports(self, source: str, sha256: str) -> dict[str, ReadReport]:
-        """Return level (lines, groups, spans, events) -> report of items read and refused."""
+        """Return a report of items read and refused for each level, such as ``spans``."""
         reports = {}
         for level, reasons in self.refused.items():
             read, refused = self.read[level], dict(reasons.most_common())
@@ -149,7 +149,7 @@ class Counts:
         return reports
 
     def refuse(self, level: str, reason: str) -> None:
-        """Count one refused item under its level and reason."""
+        """Count one refused line, group, span or event by its level and reason."""
         self.refused[level][reason] += 1
 
 
@@ -157,13 +157,13 @@ Layer = TypeVar("Layer", Export, ResourceSpans, ScopeSpans, Span, SpanEvents, Ev
 
 
 class Layers:
-    """Decoder of lines, layer by layer, which counts malformed parts at their level."""
+    """Decoder of OTLP lines, layer by layer, which counts malformed parts of each layer."""
 
     def __init__(self, counts: Counts) -> None:
         self.counts = counts
 
     def line(self, line: bytes, is_cut: bool) -> Iterator[tuple[msgspec.Raw, Span | None, _Raws]]:
-        """Decode a line: the resource, the span and the raw events of each of its spans.
+        """Decode a line, and yield the resource, the span and the raw events of each of its spans.
 
         The span is None if it is malformed but its events can be read.
 
@@ -199,7 +199,7 @@ class Layers:
                 yield resource, self.decoded(Span, raw, "spans", "span"), below.events
 
     def decoded(self, layer: type[Layer], raw: msgspec.Raw, level: str, what: str) -> Layer | None:
-        """Decode one part; count a malformed part as refused and return None."""
+        """Decode one part of a line; count a malformed part as refused, and return None for it."""
         try:
             return _decoder(layer).decode(raw)
         except DECODE_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Parser of trace lines into raw tables; every line, span and event is counted once."""
+"""Parser of OTLP trace lines into raw tables; every line, span and event is counted once."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -26,7 +26,8 @@ from pinn.measurements.readers.wire import EventKind, Field
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 
-#: Columns that precede the attributes; ``span`` and ``server`` count from 0 in a chunk.
+#: Columns of raw tables that precede the attributes; ``span`` and ``server`` count from 0 in each
+#: chunk of a file.
 _EVENT_HEAD = (("span", int), ("server", int), ("wall_ns", int))
 _SPAN_HEAD = (("span", int), ("server", int), ("span_id", str), ("parent_id", str))
 
@@ -43,7 +44,7 @@ class Shape:
     and decoded column by column. A shape that lacks a required attribute is refused as a whole.
 
     Attributes:
-        kind: Event of the rows; without a table if it is unknown.
+        kind: Kind of the rows' event; it names no table if the event is unknown.
         heads: Values of each row that precede its attributes.
         values: Raw values of each row's attributes.
     """
@@ -52,7 +53,7 @@ class Shape:
         self.kind = kind
         self.heads, self.values = list[Head](), list[list[msgspec.Raw]]()
         self._refusal = "" if kind.table else f"unknown event {name[:60]!r}"
-        # If two attributes have one name, the later one is used.
+        # If two attributes of an event have one name, the later one is used.
         places = {key: i for i, key in enumerate(keys) if key not in wire.ECHOES}
         self._fields: list[tuple[Field, str, int]] = []
         for field in kind.fields:
@@ -68,7 +69,7 @@ class Shape:
             self._refusal = f"{name} without a monotonic time"
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
-        """Return the rows as columns, and count refused rows; None if no row remains."""
+        """Return the accepted rows as columns, and count the refused ones; None if none remains."""
         if self._refusal:
             refused[self._refusal] += len(self.heads)
             return None
@@ -125,10 +126,10 @@ def _array(values: Sequence[int | float | str | None], kind: type) -> pa.Array:
 
 @dataclass
 class ParsedChunk:
-    """Raw tables of a chunk of the file.
+    """Raw tables of a chunk of a trace file.
 
     Attributes:
-        tables: Record batches by raw table; ``span`` and ``server`` count from 0 in this chunk.
+        tables: Raw table -> its record batches; ``span`` and ``server`` count from 0 in the chunk.
         spans: Number of request spans.
         servers: Resource attributes of each server as JSON text.
         counts: Counts of lines, groups, spans and events read and refused.
@@ -141,10 +142,10 @@ class ParsedChunk:
 
 
 class ChunkParser:
-    """Parser of successive chunks of a file."""
+    """Parser of successive chunks of a trace file."""
 
     def parse(self, lines: list[bytes], last_is_cut: bool = False) -> ParsedChunk:
-        """Parse lines into raw tables.
+        """Parse the lines of a chunk into raw tables.
 
         Args:
             lines: Lines with or without their line ends.
@@ -174,7 +175,7 @@ class ChunkParser:
         return ParsedChunk(dict(tables), self._spans, servers, self._counts)
 
     def _span(self, span: Span, server: int) -> int:
-        """Add a span and return its row's number, or -1 if it is not the span of a request."""
+        """Add a request's span and return its row number; -1 for spans of other kinds."""
         if span.name not in wire.REQUEST_SPANS:
             if not span.name.startswith(wire.STEP_SPAN_PREFIX):
                 self._counts.refuse("spans", f"unknown span {span.name[:60]!r}")
@@ -197,7 +198,7 @@ class ChunkParser:
 
 
 def _canonical(resource: bytes) -> str:
-    """Return a resource's attributes as JSON text with sorted names, the key of its server."""
+    """Return a resource's attributes as sorted JSON text, by which its server is identified."""
     try:
         entries = msgspec.json.decode(resource)["attributes"]
         values = {e["key"]: next(iter(e["value"].values())) for e in entries}

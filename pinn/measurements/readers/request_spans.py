@@ -1,8 +1,8 @@
 """Table of request spans: each row has the times and counts of a span's events.
 
-A span and its events are in the same line. Each chunk of a file is therefore converted while it is
-read, and only rows of requests are kept in memory, not events. Missing values are -1, NaN or the
-empty text.
+A span and its events are in the same line of a trace file. Each chunk of a file is therefore
+converted while it is read, and only rows of requests are kept in memory, not events. Missing values
+are -1, NaN or the empty text.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from pinn.units import NANOSECOND
 
 
 def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
-    """Return an Arrow column of numbers.
+    """Return an array of numbers as an Arrow column.
 
     >>> numbers(np.array([1, 2])).to_pylist()
     [1, 2]
@@ -30,7 +30,7 @@ def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """Return an Arrow column of texts.
+    """Return texts as an Arrow column.
 
     >>> strings(["a", "bc", "é"]).to_pylist()
     ['a', 'bc', 'é']
@@ -44,14 +44,15 @@ def strings(texts: Sequence[str]) -> pa.Array:
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(encoded))
 
 
-# Rows of requests, one per span.
+# Rows of requests, one for each request span.
 
 #: Upper bound of plausible values of a host's clock in seconds.
 MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
-#: Events that occur once in an engine span -> name of their time.
+#: Label of an event that occurs once in an engine span -> name of its column of times, without
+#: unit.
 ENGINE_MOMENTS = {
     label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }
@@ -65,7 +66,7 @@ Names = Mapping[str, str]
 
 
 class _Events:
-    """Events of one label in order of time, with their spans, times and columns."""
+    """Events of request spans with one label, such as QUEUED, in order of time."""
 
     def __init__(self, batches: Batches, keep: str | None = None) -> None:
         self._batches = [b for b in batches if keep is None or label_of(b) == keep]
@@ -74,12 +75,12 @@ class _Events:
         self.time_s, self.span = time_s[self._order], self.integers("span")
 
     def integers(self, name: str) -> np.ndarray:
-        """Return a column of whole numbers by name; all are -1 if the column is missing."""
+        """Return a column of the events' integers by name; -1 in batches without this column."""
         parts = [_integers(b, name) for b in self._batches]
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])[self._order]
 
     def texts(self, name: str) -> np.ndarray:
-        """Return a column of texts by name; None for a missing text."""
+        """Return a column of the events' texts by name; None for a missing text."""
         texts = [text for b in self._batches for text in b.column(name).to_pylist()]
         return np.array(texts, dtype=object)[self._order]
 
@@ -104,9 +105,9 @@ def engine_rows(
 
     Args:
         spans: Raw spans of a chunk of the file.
-        journey: Raw engine events of the chunk, each record batch with one label.
+        journey: Raw engine events of the chunk; all events of a record batch have one label.
         count: Number of request spans in the chunk, of the engine and the API server together.
-        refused: Counter of repeated events in a span that should occur once.
+        refused: Counter to which events are added that repeat in a span but should occur once.
     """
     events = {label: _Events(journey, label) for label in (*ENGINE_MOMENTS, "PREEMPTED")}
     scheduled, preempted = events["SCHEDULED"], events["PREEMPTED"]
@@ -151,7 +152,7 @@ def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) 
 def _moments(
     scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
 ) -> tuple[Columns, dict[str, np.ndarray]]:
-    """Return columns of event times, and label -> index of each span's earliest event."""
+    """Return the times of each span's events as columns, and for each label the events' indices."""
     columns: Columns = {}
     at = {label: events[label].first(count) for label in names}
     for label, name in names.items():
@@ -163,7 +164,7 @@ def _moments(
 
 
 def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows of the given spans in the order of the file."""
+    """Return one row for each span, in the order of the file, from columns for all spans."""
     table = pa.Table.from_batches(spans).combine_chunks()
     number = np.from_dlpack(table["span"].chunk(0))
     order, rows = numbers(np.argsort(number, kind="stable")), numbers(np.sort(number))
@@ -179,19 +180,19 @@ def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch
 
 
 def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
-    """Return a list of values for each owner 0, ..., count - 1, in order."""
+    """Return an Arrow column of lists: for each owner 0, ..., count - 1 its values, in order."""
     ends = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count))))
     ordered = values[np.argsort(owner, kind="stable")]
     return pa.ListArray.from_arrays(numbers(ends.astype(np.int32)), numbers(ordered))
 
 
 def label_of(batch: pa.RecordBatch) -> str:
-    """Return the label that all rows of a record batch have."""
+    """Return the event or span label that all rows of a record batch have."""
     return batch.column("label")[0].as_py()
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """Return a column of integers; all are -1 if the column is missing."""
+    """Return a record batch's column of integers; all are -1 if the batch has no values in it."""
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)

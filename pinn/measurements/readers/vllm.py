@@ -1,4 +1,4 @@
-"""Reader of traces of an instrumented vLLM: snapshots, journeys of requests, and steps."""
+"""Reader of traces of an instrumented vLLM: events of steps, and of requests in their spans."""
 
 import mmap
 import os
@@ -27,19 +27,20 @@ from pinn.measurements.readers.parser import ARROW_TYPES, ChunkParser, ParsedChu
 from pinn.measurements.readers.wire import FIELDS, SNAPSHOTS, STEPS
 from pinn.measurements.schemas import SCHEMAS
 
-# Lines of a large file, in sections of bytes (stretches) that can be read independently.
+# Lines of a large file, divided into byte ranges (stretches) that can be read independently.
 
-#: Bytes per section: enough to amortize the fixed cost of a section, and few enough for memory.
+#: Bytes of a section of a trace file, which is parsed at once: enough that the fixed cost of a
+#: section is small, and few enough for several sections in memory.
 STRETCH_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Lines that begin in a section (stretch) of a file.
+    """Lines that begin in one section (stretch) of a large file.
 
     Attributes:
         lines: Lines with their line ends.
-        too_long: Number of lines skipped for their length.
+        too_long: Number of lines that were skipped because they are too long.
         last_is_cut: Whether the last line is the file's last and lacks its line end.
     """
 
@@ -58,13 +59,14 @@ def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
 
 
 def check_file(path: Path, remedy: str) -> None:
-    """Check that a file has lines, before any of it is read.
+    """Check that a file exists and is not sparse, before any of it is read.
 
-    A sparse file may appear to have terabytes. Reading its zeros would take hours.
+    A sparse file, whose holes use no disk space, may appear to have terabytes. Reading the zeros of
+    its holes would take hours.
 
     Args:
         path: File to check.
-        remedy: Remedy in the error message if there is no such file.
+        remedy: Remedy in the error message if the file does not exist.
 
     Raises:
         PinnError: If the file is missing, or has a hole longer than the longest line.
@@ -73,11 +75,11 @@ def check_file(path: Path, remedy: str) -> None:
         raise PinnError(f"{path}: no such file: {remedy}")
     with path.open("rb") as file:
         size, data = os.fstat(file.fileno()).st_size, 0
-        # The loop is skipped for an empty file, in which seeking fails.
+        # An empty file does not enter the loop, because seeking in it raises an error.
         while data < size and (hole := os.lseek(file.fileno(), data, os.SEEK_HOLE)) < size:
             try:
                 data = os.lseek(file.fileno(), hole, os.SEEK_DATA)
-            except OSError:  # The rest of the file is a hole.
+            except OSError:  # raised if the rest of the file is a hole
                 data = size
             if data - hole > MOST_LINE_BYTES:
                 rest = f"tail -c +{data + 1}" if data < size else f"head -c {hole}"
@@ -109,7 +111,7 @@ def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYT
 
 
 def _skip_line(file: BinaryIO, end: int) -> int:
-    """Skip the rest of a line, at most to byte ``end``; return the number of skipped bytes."""
+    """Skip the rest of a line, or stop after byte ``end``; return the number of skipped bytes."""
     skipped = 0
     while file.tell() < end and (piece := file.readline(2**20)):
         skipped += len(piece)
@@ -131,7 +133,7 @@ def _event_schema(table: str) -> pa.Schema:
     return pa.schema(sorted(columns.items()))
 
 
-#: Schema of each raw table.
+#: Name of a raw table -> its Arrow schema.
 RAW_SCHEMAS = {
     STEPS: _event_schema(STEPS),
     SNAPSHOTS: _event_schema(SNAPSHOTS),
@@ -139,22 +141,23 @@ RAW_SCHEMAS = {
 }
 
 
-#: Maximum number of parsed sections per process that wait for an earlier section, to limit memory.
+#: Maximum number of parsed sections in memory, per process; results are yielded in the order of the
+#: file, so later sections may have to wait for an earlier one.
 MAX_PARTS = 8
 
 
 @dataclass(frozen=True)
 class RawRun:
-    """Raw tables of a run, and their origin.
+    """Raw tables of a trace file or of a table of step summaries, and their origin.
 
     Attributes:
         source: Name of the file.
         sha256: SHA-256 hash of the file's content.
         servers: Name, or resource attributes as JSON text, of each server, by number.
         tables: Raw tables by name; tables of a trace file are memory-mapped from disk.
-        reports: Counts read and refused; for a trace file separately for lines, groups, spans and
-            events.
-        parse_s: Wall time of reading, seconds.
+        reports: Counts of items read and refused: rows of a table; or lines, groups, spans and
+            events of a trace file, each in a report.
+        parse_s: Wall time of reading, in seconds.
         maps: Memory maps of the tables on disk.
     """
 
@@ -167,7 +170,7 @@ class RawRun:
     maps: Sequence[mmap.mmap] = ()
 
     def release(self) -> None:
-        """Release the memory of pages that were read; tables stay valid."""
+        """Release the memory of table pages that were read; the tables stay valid."""
         pa.default_memory_pool().release_unused()
         for pages in self.maps:
             pages.madvise(mmap.MADV_DONTNEED)
@@ -176,16 +179,16 @@ class RawRun:
 def read_vllm(
     path: Path, spool: Path, workers: int = 1, stretch_bytes: int = STRETCH_BYTES
 ) -> RawRun:
-    """Read a trace file into raw tables on disk.
+    """Read a vLLM trace file into raw tables on disk.
 
     Args:
         path: File with one OTLP-JSON export object per line.
         spool: Folder for the raw tables, which is created if needed.
         workers: Number of processes that parse, including this one.
-        stretch_bytes: Bytes that a process reads at once.
+        stretch_bytes: Bytes of the section of the file that a process reads at once.
 
     Raises:
-        PinnError: If there is no such file, or it is sparse.
+        PinnError: If the file does not exist or is sparse.
     """
     check_file(path, "give the file that vLLM's OTLP exporter wrote")
     spool.mkdir(parents=True, exist_ok=True)
@@ -213,7 +216,7 @@ def read_vllm(
 
 
 def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
-    """Return a chunk's rows with server numbers that are valid in the whole file."""
+    """Return a chunk's rows with the server numbers of the file in place of the chunk's own."""
     place = batch.schema.get_field_index("server")
     return batch.set_column(place, "server", servers.take(batch.column("server")))
 
@@ -234,7 +237,7 @@ def parse_file(
     # This process parses while worker processes start. Workers are spawned, not forked, since this
     # process may run threads.
     with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
-        parts: deque[Future[ParsedChunk]] = deque()  # Parts are in the order of the file.
+        parts: deque[Future[ParsedChunk]] = deque()  # in the order of the file
         for task in tasks:
             if sum(not part.done() for part in parts) < 2 * (workers - 1):
                 part = pool.submit(_parse_stretch, *task)
@@ -259,7 +262,7 @@ def _parse_stretch(path: Path, start: int, end: int) -> ParsedChunk:
 
 
 def _gather_requests(chunk: ParsedChunk) -> None:
-    """Replace the spans and events of a chunk by rows of requests."""
+    """Replace a chunk's request spans and their events by one row for each span."""
     raw = (wire.SPANS, wire.JOURNEY, wire.API)
     spans, journey, api = (chunk.tables.pop(name, []) for name in raw)
     refused = chunk.counts.refused["events"]
@@ -272,9 +275,9 @@ def _gather_requests(chunk: ParsedChunk) -> None:
             chunk.tables[name] = [gather(of_label, events, chunk.spans, refused)]
 
 
-# Reader of step summaries in a table: a Parquet file with the names of trace attributes.
+# Reader of step summaries in a Parquet file, whose columns are named like attributes in traces.
 
-#: Column that distinguishes runs in one file; each run is treated as a server.
+#: Column that distinguishes several runs in one file; each run is treated as a server of its own.
 RUN_COLUMN = "experiment_id"
 
 
@@ -282,11 +285,11 @@ def read_steps(path: Path) -> RawRun:
     """Read a table of step summaries; rows that lack a required value are refused.
 
     Args:
-        path: Parquet with the columns of ``step.BATCH_SUMMARY`` under any of their names, and
-            optionally ``experiment_id``.
+        path: Parquet file with the attributes of the event ``step.BATCH_SUMMARY`` as columns, under
+            any of their names, and optionally ``experiment_id``.
 
     Raises:
-        PinnError: If the file is missing, is no Parquet, or lacks a required column.
+        PinnError: If the file is missing, is not a Parquet file, or lacks a required column.
     """
     begin = time.perf_counter()
     if not path.is_file():

@@ -1,10 +1,10 @@
 """Names in the traces of an instrumented vLLM (0.15.1): events, attributes, columns.
 
-``wire.csv`` has the attributes: the raw table and column that each one fills, the type of its
-value, whether an event without it is refused, and its spellings. Other spellings in older traces
-are aliases: underscores for dots (``prefill_done_tokens``), ``gen_ai.request_id``, and event names
-without their scope (``ARRIVED`` for ``api.ARRIVED``). A journey event needs at least one of its two
-clocks.
+``wire.csv`` lists the attributes: the raw table and column that each one fills, the type of its
+value, whether an event without it is refused, and its spellings. Older traces have other spellings:
+underscores for dots (``prefill_done_tokens``), ``gen_ai.request_id``, and event names without their
+scope (``ARRIVED`` for ``api.ARRIVED``). An event of a request (``journey`` or ``api``) has its time
+as seconds, as nanoseconds or as both; without a time it is refused.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ STEPS, SNAPSHOTS, JOURNEY, API, SPANS = "steps", "snapshots", "journey", "api", 
 
 @dataclass(frozen=True)
 class Field:
-    """Attribute of an event or span, and its raw column.
+    """Attribute of an event or span, and the raw table's column for it.
 
     Attributes:
         column: Name of the raw column, which includes the unit if there is one.
@@ -35,14 +35,14 @@ class Field:
 
 @dataclass(frozen=True)
 class EventKind:
-    """Event in a trace, and the raw table of its rows; an unknown event has no table."""
+    """Kind of event or span in a trace, and the raw table of its rows; empty if it is unknown."""
 
     table: str
     label: str
 
     @property
     def fields(self) -> Sequence[Field]:
-        """Return the event's attributes, each with its raw column."""
+        """Return the attributes of the event, each with the raw table's column for it."""
         return FIELDS.get(self.table, ())
 
 
@@ -62,7 +62,7 @@ FIELDS = _read_fields()
 JOURNEY_EVENTS = ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "PREEMPTED", "FINISHED")
 API_EVENTS = ("ARRIVED", "HANDOFF_TO_CORE", "FIRST_RESPONSE_FROM_CORE", "DEPARTED", "ABORTED")
 
-#: Event name in traces, aliases included -> event.
+#: Name of an event in traces, with or without its scope -> kind of event.
 EVENT_KINDS: dict[str, EventKind] = {
     name: EventKind(table, label)
     for table, prefix, labels in (
@@ -75,15 +75,15 @@ EVENT_KINDS: dict[str, EventKind] = {
     for name in (f"{prefix}.{label}", label)
 }
 
-#: Names of a request's spans: the engine's, and its parent, the API server's.
+#: Names of a request's two spans: the engine's span, and its parent, the API server's span.
 CORE_SPAN, API_SPAN = "llm_core", "llm_request"
 REQUEST_SPANS = {name: EventKind(SPANS, name) for name in (CORE_SPAN, API_SPAN)}
 
-#: Prefix of the names of spans that collect step events for some time. The number
-#: after the prefix is no step id.
+#: Prefix of the names of spans that collect the events of many steps. The number that follows the
+#: prefix is not a step id.
 STEP_SPAN_PREFIX = "scheduler_steps_"
 
-#: Redundant attributes, which have no column and are not decoded: the event's name and its parts,
-#: the end of a step, and the total of its tokens.
+#: Redundant attributes of events, which have no column and are not decoded: the event's name or
+#: parts of it, the end of a step, and the total of a step's tokens.
 ECHOES = ("event.type", "event_type", "phase", "step.ts_end_ns", "step_ts_end_ns",
           "batch.scheduled_tokens", "batch_scheduled_tokens")  # fmt: skip

@@ -23,23 +23,24 @@ from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
-# Measured serving runs: deployment, load, and metrics of the clients.
+# Measured serving runs: the deployment, its load, and the metrics that clients measured.
 
-#: Metric -> its (latency, statistic) in inference-perf's report of a stage.
+#: Metric -> keys (latency, statistic) under which inference-perf's report of a stage has it.
 _PLACES = {
     f"{name}_{statistic}_s": (latency, statistic)
     for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))
     for statistic in ("mean", "p90", "p99")
 }
-#: Metrics of a stage that clients report, in seconds. ITL is (E2E - TTFT) / (output tokens - 1).
+#: Names of the metrics that clients measure in a load stage, in seconds. ITL is (E2E - TTFT) /
+#: (output tokens - 1).
 FIGURES = (*_PLACES, "itl_mean_s")
 
-#: Range of the ratio of true to nominal prompt lengths: by load generators' reports, tokenizers
-#: make 2 to 5 % more tokens than the length to which the text was cut.
+#: Range of the ratio of true to nominal prompt lengths: according to load generators' reports, a
+#: server's tokenizer makes 2 to 5 % more tokens than the length to which the generator cut a text.
 PROMPT_RANGE = (1.02, 1.05)
 
-#: Pause of the load generator between stages in seconds (inference-perf, ``load.interval``: 1 by
-#: default).
+#: Pause of the load generator between two load stages, in seconds (default of ``load.interval`` in
+#: inference-perf).
 STAGE_GAP_S = 1.0
 
 
@@ -53,9 +54,10 @@ class MeasuredRun:
         load_name: Name of the run's load.
         rates_per_s: Mean request rate of each load stage, in requests per second.
         workload: Requests that clients sent.
-        measured: Stage (``0``, ``1``, ... and ``all``) -> metric -> seconds, for those metrics of
-            ``FIGURES`` that the source has.
-        failed_share: Stage -> share of requests that failed; 0 if the source does not state it.
+        measured: Load stage (``0``, ``1``, ...; ``all`` for the whole run) -> metric -> seconds,
+            for those metrics of ``FIGURES`` that the source has.
+        failed_share: Load stage -> share of requests that failed; 0 if the source does not state
+            it.
     """
 
     name: str
@@ -68,14 +70,14 @@ class MeasuredRun:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Return the measured load stages in order."""
+        """Return the names of the measured load stages (``0``, ``1``, ...), in order."""
         return tuple(sorted(stage for stage in self.measured if stage != WHOLE_RUN))
 
 
 def read_measured_runs(
     path: Path, model_configs: Path | None = None, seed: int = 0
 ) -> tuple[tuple[MeasuredRun, ...], ReadReport]:
-    """Read a CSV of serving runs, see ``pinn.measurements.runs.serving_runs``.
+    """Read measured serving runs from a CSV file (``pinn.measurements.runs.serving_runs``).
 
     The column ``workload`` names built-in loads, or workload files relative to the CSV's folder.
 
@@ -132,7 +134,7 @@ def _run(name: object, rows: pd.DataFrame, load: serving_runs.Workload, seed: in
 
 
 def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
-    """Return the load generator's requests: exponential gaps, a hundred repeating prompts.
+    """Return the load generator's requests: Poisson arrivals of prompts that repeat.
 
     A stage begins when all requests of the previous stage have ended.
     """
@@ -182,11 +184,11 @@ def is_load_report(path: Path) -> bool:
 def read_load_report(
     path: Path, gpu: str, model_configs: Path | None = None, seed: int = 0
 ) -> MeasuredRun:
-    """Read one run of inference-perf.
+    """Read one run of the load generator inference-perf.
 
     The generator re-tokenizes the text and counts fewer output tokens than were generated. ITL is
-    therefore computed from E2E, TTFT and the requested number of tokens. A server without
-    ``engine_version`` is assumed to have ``ASSUMED_RELEASE``.
+    therefore computed from E2E, TTFT and the requested number of output tokens. If the files do not
+    state ``engine_version``, the server is assumed to run vLLM ``ASSUMED_RELEASE``.
 
     Args:
         path: Folder of the run.
@@ -213,7 +215,7 @@ def read_load_report(
     flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
     config = serving_runs.model_config(server.model, model_configs)
     model = load_model(config, published_as=server.model)
-    # The measured deployment did run, so compatibility checks are skipped.
+    # The measured deployment is known to run, so compatibility checks are skipped.
     deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)
     return MeasuredRun(
         path.name,

@@ -1,8 +1,8 @@
 """Public measurements of other people's servers, as described in ``data/public/sets.yaml``.
 
-Steps are returned as types of steps with median times, loads as serving runs of one stage. Both are
-evaluation data, except for sets marked ``held_out: half``: every other batch size of these is
-training data.
+Measured steps are grouped into types (equal batches) with their median times. Measured loads become
+serving runs of one stage. Steps and loads are evaluation data; only sets of steps that are marked
+``held_out: half`` are training data for every other batch size.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,13 +31,13 @@ from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import Workload, closed_loop, open_loop
 from pinn.units import MILLISECOND
 
-#: Description of a set in ``sets.yaml``.
+#: Description of a set of public measurements in ``sets.yaml``.
 About = Mapping[str, Any]
 #: Requests per client of a closed loop, if the source does not state them.
 _REQUESTS_PER_CLIENT = 10
 #: Duration of an open loop in seconds, if the source does not state it.
 _OPEN_LOOP_S = 300.0
-#: Metric of ``public_points.csv`` -> metric of a serving run; medians are used as means.
+#: Metric in ``public_points.csv`` -> metric of a serving run, which also takes medians as means.
 _POINT_FIGURES = {
     "ttft_ms": "ttft_mean_s", "ttft_p50_ms": "ttft_mean_s", "tpot_ms": "itl_mean_s",
     "tpot_p50_ms": "itl_mean_s", "itl_ms": "itl_mean_s",
@@ -46,11 +46,11 @@ _POINT_FIGURES = {
 
 @dataclass(frozen=True)
 class PublicSteps:
-    """Measured steps of one deployment in a set.
+    """Measured steps of one deployment in a set of public measurements.
 
     Attributes:
-        set_name: Name of the set in the scorecard.
-        measured: Types of steps and their times.
+        set_name: Name of the set in the scorecard (the table of all evaluation errors).
+        measured: Types of steps (equal batches) and their times.
         is_held_out: Whether the steps are evaluation data; False for the half that is training
             data.
         is_half: Whether the set is divided by batch size into evaluation data and training data.
@@ -62,20 +62,20 @@ class PublicSteps:
     is_half: bool = False
 
     def source(self) -> str:
-        """Return the source of the measured steps by the name in the scorecard."""
+        """Return the name of the source of the steps, as the scorecard shows it."""
         return f"{self.set_name}, half held out" if self.is_half else self.set_name
 
 
 @dataclass(frozen=True)
 class PublicRun:
-    """Run of one load of a set; in a closed loop ``rates_per_s`` are requests in flight."""
+    """Serving run of a public set; under a closed loop, ``rates_per_s`` is the concurrency."""
 
     set_name: str
     run: MeasuredRun
 
 
 def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[ReadReport]]:
-    """Read the steps of every set whose file is in one of the folders.
+    """Read the measured steps of every public set whose file is in one of the folders.
 
     Raises:
         PinnError: If a file cannot be read or lacks a column, or a deployment is unknown.
@@ -98,7 +98,7 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """Yield all steps as evaluation data, or a held-out half and then a training half."""
+    """Yield all steps of a set as evaluation data, or first its held-out half, then the other."""
     is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
@@ -111,7 +111,7 @@ def _halves(
 
 
 def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[ReadReport]]:
-    """Read the loads of every set whose file is in one of the folders.
+    """Read the measured loads of every public set whose file is in one of the folders.
 
     Raises:
         PinnError: If a file cannot be read or lacks a column, or a deployment is unknown.
@@ -126,7 +126,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
 
 
 def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
-    """Yield the description and the file of each set of one type whose file is present."""
+    """Yield the description and the file of each set of steps, or of loads, whose file exists."""
     for folder in folders:
         if not folder.is_dir():
             raise PinnError(
@@ -141,7 +141,7 @@ def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]
 
 
 def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """Return the rows of a set, and the counts of the file's rows read, accepted and refused."""
+    """Return the rows of a file that belong to a set, and the counts of rows read and refused."""
     table = read_table(path, ())
     rows = table.query(about["where"], engine="python") if "where" in about else table
     refused = {f"not {about['where']}": len(table) - len(rows)} if "where" in about else {}
@@ -151,7 +151,7 @@ def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
 def _by_deployment(
     about: About, rows: pd.DataFrame
 ) -> Iterator[tuple[str, Deployment, pd.DataFrame]]:
-    """Yield (name, deployment, rows of the set) of each measured configuration."""
+    """Yield the name, the deployment and the rows of each configuration measured in a set."""
     given = about.get("of", {})
     columns = pd.DataFrame(_columns(rows, given), rows.index)
     groups = columns.groupby(list(given), sort=True) if given else [((), columns)]
@@ -162,12 +162,12 @@ def _by_deployment(
 
 
 def _columns(rows: pd.DataFrame, expressions: About) -> dict[str, pd.Series]:
-    """Return name -> values of each expression, evaluated over the columns of rows."""
+    """Return name -> column that results from an expression over the columns of ``rows``."""
     return {name: pd.Series(rows.eval(str(of)), rows.index) for name, of in expressions.items()}
 
 
 def _loads(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
-    """Yield a serving run for each row of a set."""
+    """Yield a serving run for each row of a set of measured loads."""
     load, figures = (pd.DataFrame(_columns(rows, about[part])) for part in ("load", "figures"))
     for named, deployment, part in _by_deployment(about, rows):
         for place in part.index:

@@ -14,8 +14,9 @@ from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
 from pinn.units import MILLISECOND
 
-# Reader of measured serving runs: an open-loop load on one vLLM server, per stage and in total. The
-# file is a user's CSV with one row per run and stage; the project contains no such file.
+# Reader of measured serving runs: latencies of one vLLM server under an open-loop load, for each
+# load stage and for the whole run. The file is a user's CSV with one row per run and stage; the
+# project itself contains no such file.
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,19 @@ class Stage:
 
 @dataclass(frozen=True)
 class Workload:
-    """Stages and lengths of the requests that the load generator sent.
+    """Load of a serving run: stages, and lengths of the requests that the load generator sent.
 
     Attributes:
         name: Name of the load in the file of serving runs.
-        stages: Load stages in order, on one server.
+        stages: Load stages, which were sent to one server in this order.
         prompt_tokens: Nominal prompt length in tokens; tokenizers add 2 to 5 %.
         output_tokens: Tokens that every request generates (the end token is ignored).
         shared_prefix_tokens: Tokens of the prefix that the prompts of a group share.
         groups: Number of groups of prompts.
         prompts_per_group: Number of prompts in a group. All prompts repeat, so nearly every prompt
             block is a prefix cache hit.
-        file: File of the requests, whose mean lengths and rates are given here; None for a load
-            that these attributes define.
+        file: File that lists the requests, whose mean lengths and rates the other attributes state;
+            None for a load that the other attributes define.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Workload:
 
 
 def _stages(*rates_per_s: float) -> tuple[Stage, ...]:
-    """Return load stages with these request rates, each of an equal part of 1,200 s."""
+    """Return load stages with the given request rates, which divide 1,200 s equally."""
     return tuple(Stage(rate, 1200.0 / len(rates_per_s)) for rate in rates_per_s)
 
 
@@ -70,16 +71,16 @@ WORKLOADS = {
     )
 }
 
-#: Engine settings of runs under built-in loads, if the CSV file has no column for these settings.
-#: Runs under loads from files have the engine's defaults.
+#: Engine settings that are assumed for runs under built-in loads, if the CSV file does not state
+#: them. Runs under loads from files are assumed to have the engine's defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
-#: Release of vLLM that is assumed for runs without a stated release, which is the release of the
-#: first runs in this format. It does not change with the default release, so that old measurements
-#: keep their release.
+#: Release of vLLM that is assumed for runs without a stated release: that of the first runs in this
+#: format. It does not follow the default of ``engine_version``, so that old measurements keep their
+#: release.
 ASSUMED_RELEASE = "0.15.1"
 
-#: Maximum relative difference between mean lengths of a row and of its workload file.
+#: Maximum relative difference between the mean lengths in a row and in its workload file.
 _FILE_TOLERANCE = 0.1
 
 #: GPU name in a CSV file of serving runs -> GPU in the catalog.
@@ -100,7 +101,7 @@ _NUMBERS = (
 
 
 def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Workload:
-    """Return the workload that has a given name.
+    """Return the load with a given name.
 
     Raises:
         PinnError: If the name is unknown.
@@ -120,7 +121,7 @@ def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Worklo
 def read_serving_runs(
     path: Path, model_configs: Path | None = None, workloads: Mapping[str, Workload] = WORKLOADS
 ) -> tuple[pd.DataFrame, ReadReport]:
-    """Read a CSV of serving runs.
+    """Read a CSV file of measured serving runs.
 
     Args:
         path: CSV file to read.
@@ -166,17 +167,17 @@ def _read_csv(path: Path) -> pd.DataFrame:
     """Read the rows of a CSV file of serving runs, with numeric columns as numbers.
 
     Raises:
-        PinnError: If the file is no CSV, has no row, names a column twice or has text for a number.
+        PinnError: If the file is not CSV, has no row, has a column twice, or text for a number.
     """
-    CsvTable(path)  # CsvTable raises an error if a column occurs twice.
+    CsvTable(path)  # raises an error if a column occurs twice
     raw = read_frame(path, "give a CSV of serving runs", dtype=dict.fromkeys(_TEXTS, "str"))
     if raw.empty:
         raise PinnError(f"{path} has no serving runs: add a row per run and stage")
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
             cells = raw[name].dropna()
-            # Cells are converted from text: a whole number beyond float64 then becomes infinite
-            # instead of raising an error.
+            # Cells are converted from text, because a whole number beyond float64 then becomes
+            # infinite, while its conversion from an integer raises an error.
             odd = cells[~np.isfinite(pd.to_numeric(cells.astype("str"), errors="coerce"))]
             first = (raw[name] if odd.empty else odd).iloc[0]
             raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
@@ -186,7 +187,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return rows that match their workload and have consistent latencies; and refusal counts."""
+    """Return rows with consistent latencies and the load they name, and counts of other rows."""
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
@@ -208,9 +209,9 @@ def _usable(
 
 
 def _is_workload(row: pd.Series, known: Workload) -> bool:
-    """Return whether a row's stage, rate and lengths match its workload.
+    """Return whether a row's stage, request rate and lengths match the load that it names.
 
-    Lengths of a workload file may differ by ``_FILE_TOLERANCE``, since tools recount tokens.
+    Lengths may differ from a workload file by ``_FILE_TOLERANCE``, since tools recount tokens.
     """
     stage, of_file = str(row["stage"]), known.file is not None
     tolerance = _FILE_TOLERANCE if of_file else 0.0
@@ -270,17 +271,17 @@ def _duration_s(known: Workload, stage: str) -> float:
     return known.stages[int(stage)].duration_s
 
 
-# Loads of serving runs in files, instead of built-in names.
+# Loads of serving runs that are workload files instead of built-in loads.
 
 
 def find_workloads(path: Path) -> dict[str, Workload]:
-    """Return name -> workload: built-in loads, and files in a CSV's column ``workload``.
+    """Return name -> load, for the built-in loads and for files in a CSV's column ``workload``.
 
     Args:
         path: CSV file, to whose folder paths are relative; it need not exist.
 
     Raises:
-        PinnError: If the file is no CSV, or a workload file cannot be read.
+        PinnError: If the file is not CSV, or a workload file cannot be read.
     """
     found, raw = dict(WORKLOADS), _read_csv(path) if path.is_file() else pd.DataFrame()
     for name in raw["workload"].dropna().unique() if "workload" in raw else ():
@@ -291,7 +292,7 @@ def find_workloads(path: Path) -> dict[str, Workload]:
 
 
 def _of_file(name: str, path: Path) -> Workload:
-    """Return a workload with the mean lengths and rates of a file's requests."""
+    """Return a load with the mean lengths of a workload file's requests, and each stage's rate."""
     sent = load_workload(path)
     stages = []
     for stage in range(sent.stages):

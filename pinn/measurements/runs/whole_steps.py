@@ -4,9 +4,9 @@ A table has one row per iteration of an engine on one data-parallel rank, as vLL
 pass metrics write it. ``runs.csv`` in the same folder has the flags of each run. Training and
 evaluation use the median time of each type of steps (equal batches).
 
-These steps are dropped and counted: iterations without work; warm-up, above ``COLD`` times the
-median of their type; and steps whose time the log assigns to a neighbouring step (faster than the
-roofline lower bound), with their neighbours.
+Three kinds of steps are dropped and counted: steps without requests; warm-up steps, which take more
+than ``COLD`` times the median of their type; and steps that are faster than the roofline lower
+bound, because the log assigns their time to a neighbouring step, together with their neighbours.
 """
 
 from collections.abc import Hashable, Mapping
@@ -37,13 +37,14 @@ COLD = 3.0
 #: Maximum share of a run's steps with prompts that may be faster than the memory bandwidth allows.
 #: Above this share, all of the run's steps with prompts are dropped.
 MISCOUNTED_SHARE = 0.05
-#: Share of the weight reads of experts, beyond the first expert, that a lower bound of the step
-#: time includes.
+#: Share of the expected weight reads of activated experts, beyond the first expert, that the lower
+#: bound of a step's time includes; which experts a step activates is not measured.
 SURELY_READ = 0.5
-#: Maximum relative difference of contexts and of prompts between steps of one type.
+#: Maximum relative difference between the context and prompt lengths of steps of one type.
 ALIKE = 0.125
 
-#: Runs with inconsistent logs: in this run, 4 decodes take 28.8 ms and 6 decodes take 12.7 ms.
+#: Runs that are dropped for inconsistent logs: in this run, a step of 4 decodes takes 28.8 ms and a
+#: step of 6 decodes 12.7 ms.
 ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
 
 BATCH = tuple(field.name for field in fields(UniformBatches))
@@ -62,7 +63,7 @@ class MeasuredSteps:
     Attributes:
         run: Name of the run.
         deployment: Deployment that was measured.
-        batches: Batch of each type: equal decodes together with equal prefill chunks.
+        batches: Batch of each type: decodes of equal context together with equal prefill chunks.
         seconds: Median time of each type, in seconds.
         count: Number of steps of each type.
     """
@@ -158,7 +159,7 @@ def _deployment(
 
 
 def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return non-empty steps, in order, as batches of equal requests with step times in seconds."""
+    """Return the steps that have requests, in order, as uniform batches with times in seconds."""
     rows = rows.sort_values(["dp_rank", "counter_id"], kind="stable")
     found = pd.DataFrame(vars(alike_batches(rows)))
     found["seconds"] = rows[LATENCY].to_numpy() * MILLISECOND
@@ -166,21 +167,22 @@ def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
-    """Return each step's type as a number; types have equal requests, lengths within ``ALIKE``."""
+    """Return the number of each step's type: as many requests, and lengths within ``ALIKE``."""
     lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
     keys = steps[["decode_requests", "prefill_requests"]].join(length_class(lengths))
     return keys.groupby(list(keys.columns), sort=False).ngroup()
 
 
 def length_class(tokens: Tokens) -> Tokens:
-    """Return one class number for all token lengths that differ by less than ``ALIKE``."""
+    """Return the class of each length in tokens; classes are a factor of 1 + ``ALIKE`` wide."""
     return np.floor(np.log1p(tokens) / np.log1p(ALIKE))
 
 
 def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, " steps"]:
     """Return a mask of steps with an impossibly short logged time, and of adjacent steps.
 
-    The lower bound is the roofline with half of the reads of all experts that the tokens activate.
+    A time is impossible below the roofline lower bound, which includes the share ``SURELY_READ`` of
+    the weight reads of the experts that the tokens activate.
     """
     sums, costs = _batches(steps).sums(deployment.model.window_tokens), step_costs([deployment])
     least_s = floor_seconds(costs, sums) + SURELY_READ * experts_hit(costs, sums)
@@ -195,7 +197,7 @@ def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, "
 def median_steps(
     run: str, steps: pd.DataFrame, kind: pd.Series, deployment: Deployment
 ) -> MeasuredSteps:
-    """Return the median time and the batch of each type of step."""
+    """Return the mean batch and the median time of each type of steps of one deployment."""
     groups = steps.groupby(kind)
     batches, seconds = _batches(groups[list(BATCH)].mean()), groups["seconds"].median().to_numpy()
     count = groups.size().to_numpy()

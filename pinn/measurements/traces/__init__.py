@@ -1,1 +1,1 @@
-"""Traces of a server: its steps and their batches."""
+"""Traces of a server: its steps, their batches, and the times between steps."""

@@ -1,4 +1,4 @@
-"""Batches of steps, reconstructed from requests and step summaries in traces."""
+"""Batches of engine steps, reconstructed from the requests and step summaries in a trace."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,29 +16,31 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 
 # Batch of each step, rebuilt from the journeys of requests.
 #
-# A request is in the batch from the step that schedules it until it ends or is preempted: first its
-# prompt, in one or more chunks, then one token per step. Its journey records both ends. If the
-# trace has all requests of the server, every step is therefore known, sampled or not.
+# A journey is the record of a request's events in the engine: queued, scheduled, first token,
+# preempted, finished. A request is in the batch from the step that schedules it until it ends or is
+# preempted: first its prompt, in one or more chunks, then one token per step. If the trace has the
+# journeys of all requests, the batch of every step is therefore known, also between sampled steps.
 
-#: Candidates for the number of steps by which the step numbers of output events are late.
+#: Candidates for the lag of output events: the number of steps by which the step numbers that a
+#: trace states for output tokens are too high.
 OUTPUT_LAGS = (0, 1, 2)
 
-#: Maximum number of steps that a request may spend in the batch. Of a longer stay, only the first
-#: and the last steps are used.
+#: Maximum number of steps that a request may spend in the batch. A longer stay counts as uncertain,
+#: because a step number in the trace must be wrong.
 MAX_STAY_STEPS = 100_000
 
 
 @dataclass(frozen=True)
 class Residencies:
-    """Stays of requests in the running batch; all fields have one entry per stay.
+    """Stays of requests in the running batch, each from scheduling to end or preemption.
 
     Attributes:
         begin: Number of the step that schedules the first prompt chunk.
         first_output: Number of the step that computes the last prompt chunk and yields a token.
         end: Number of the last step that yields a token; ``first_output`` or later.
-        total: Tokens to prefill, including generated tokens after a preemption.
-        cached: Number of these tokens that were in the prefix cache.
-        is_known: Whether all fields are exact; else ``begin`` and ``end`` are bounds.
+        total: Tokens to prefill; after a preemption they include the tokens generated before it.
+        cached: Number of tokens to prefill that were in the prefix cache.
+        is_known: Whether all fields of the stay are exact; else ``begin`` and ``end`` are bounds.
     """
 
     begin: Int[np.ndarray, " stays"]
@@ -50,11 +52,11 @@ class Residencies:
 
 
 def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
-    """Return the stays in the batch of all requests of one segment.
+    """Return the stays in the running batch of all requests of one segment of a trace.
 
     Args:
         requests: Table of requests; a request that was never scheduled has no stay.
-        output_lag: Number of steps by which the step numbers of output events are late.
+        output_lag: Number of steps by which the step numbers of output events are too high.
     """
     scheduled = requests.filter(pc.is_valid(requests["scheduled_step"]))
     preempted = pc.greater(pc.list_value_length(scheduled["preempted_steps"]), 0)
@@ -89,11 +91,11 @@ _ANY_STAY = [*_ONE_STAY, "preempted_steps", "preempted_outputs", "resumed_steps"
 
 
 def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int, int, bool]]:
-    """Return the stays of a request in the batch: one more than its number of preemptions."""
+    """Return the stays of a request in the running batch: one, and one after each resumption."""
     scheduled, first_token, finished, prompt, cached, outputs, preempted = request[:7]
     preempted_outputs, resumed, resumed_cached = request[7:]
     begins = [scheduled, *resumed]
-    done = [0, *preempted_outputs]  # Output tokens that were generated before each stay.
+    done = [0, *preempted_outputs]  # output tokens generated before each stay
     stays = []
     for number, begin in enumerate(begins):
         is_last = number == len(begins) - 1
@@ -125,11 +127,10 @@ def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int,
 
 
 class JourneyBatches:
-    """Batches of the steps of one segment, from the stays of its requests.
+    """Batches of the steps of one segment of a trace, from the event records of its requests.
 
     Attributes:
-        agrees: Whether journeys and summary agree on the batch, for each sampled step of the
-            segment.
+        agrees: Whether the batch of each sampled step agrees with the step's summary in the trace.
     """
 
     def __init__(self, stays: Residencies, steps: pd.DataFrame, token_budget: int | None) -> None:
@@ -138,8 +139,8 @@ class JourneyBatches:
         Args:
             stays: Stays of all requests of the segment.
             steps: Table of sampled steps of the segment.
-            token_budget: ``max_num_batched_tokens``, which a prompt in several chunks fills in all
-                steps but its last; None to assume equal chunks.
+            token_budget: ``max_num_batched_tokens``; a prompt in several chunks fills this budget
+                in all steps but its last. None to assume equal chunks.
         """
         self.stays = stays
         self._begin = np.sort(stays.begin)
@@ -147,7 +148,8 @@ class JourneyBatches:
         self._end = np.sort(stays.end)
         chunks = _chunks(stays, token_budget, self.decodes)
         order = np.argsort(chunks[:, 0], kind="stable")
-        #: Step, new tokens, cached tokens and certainty of each prompt chunk.
+        #: Prompt chunks in the order of their steps, as rows (step, new tokens, cached tokens,
+        #: certain).
         self._chunks = chunks[order]
         self._chunk_steps = self._chunks[:, 0]
         self._chunk_sums = np.concatenate(([0], np.cumsum(self._chunks[:, 1])))
@@ -172,7 +174,7 @@ class JourneyBatches:
         return begun - np.searchsorted(self._first_output, steps)
 
     def _prefill_tokens(self, steps: Int[np.ndarray, " steps"]) -> Int[np.ndarray, " steps"]:
-        """Return the prompt tokens scheduled in each step."""
+        """Return the number of prompt tokens that are scheduled in each step."""
         low = np.searchsorted(self._chunk_steps, steps)
         high = np.searchsorted(self._chunk_steps, steps, side="right")
         return self._chunk_sums[high] - self._chunk_sums[low]
@@ -180,11 +182,11 @@ class JourneyBatches:
     def is_certain(
         self, first: Int[np.ndarray, " spans"], end: Int[np.ndarray, " spans"]
     ) -> Bool[np.ndarray, " spans"]:
-        """Return whether no step in ``[first, end)`` has a guessed chunk or an uncertain stay."""
+        """Return for each pair whether the batches of all steps in ``[first, end)`` are certain."""
         return np.searchsorted(self._doubts, first) == np.searchsorted(self._doubts, end)
 
     def sums(self, steps: Int[np.ndarray, " steps"], window: float | None) -> BatchSums:
-        """Return the batch sums of the given steps, in any order and with repetitions."""
+        """Return the batch sums of the given steps, which may have any order and repeat."""
         asked, back = np.unique(steps, return_inverse=True)
         known = self.stays.is_known
         first = self.stays.first_output[known]
@@ -208,7 +210,7 @@ class JourneyBatches:
 
 
 def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
-    """Return the numbers of all steps of uncertain stays; impossibly long stays are truncated."""
+    """Return the step numbers of each uncertain stay, at most ``MAX_STAY_STEPS`` + 1 of a stay."""
     return [
         np.arange(begin, min(end, begin + MAX_STAY_STEPS) + 1)
         for begin, end in zip(stays.begin[~stays.is_known], stays.end[~stays.is_known], strict=True)
@@ -218,7 +220,7 @@ def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
 def _chunks(
     stays: Residencies, token_budget: int | None, decodes: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return a row (step, new tokens, cached tokens, is certain) for each prompt chunk."""
+    """Return the prompt chunks of all stays, as rows (step, new tokens, cached tokens, certain)."""
     whole = stays.is_known & (stays.begin == stays.first_output)
     new = (stays.total - stays.cached)[whole]
     rows = [np.column_stack((stays.begin[whole], new, stays.cached[whole], np.ones_like(new)))]
@@ -244,7 +246,7 @@ def _chunks(
 def _filled(
     steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
-    """Return prompt chunks that fill the token budget in all steps but the last; else None."""
+    """Return a prompt's chunks if they can fill the token budget in all steps but the last."""
     if budget is None:
         return None
     others = decodes + np.array([used[step] for step in steps.tolist()])
@@ -253,26 +255,30 @@ def _filled(
     return news if (news > 0).all() and news[-1] <= budget - others[-1] else None
 
 
-# Batches of steps from the best available data, as sums for step features.
+# Batches of steps from the best available data, as sums from which step features are computed.
 #
-# An interval between two steps is a weighted list of batches: each of its steps if all are known,
-# else its two ends, each weighted by half of its steps. An interval's features are the weighted sum
-# over these batches, so its time stays linear in the coefficients.
+# The steps of an interval between two sampled steps are represented by a weighted list of batches:
+# the batch of every step if all are known, else the batches of its two ends, each weighted by half
+# the number of steps. The features of the interval are the weighted sum over these batches, so that
+# its time stays linear in the coefficients.
 
-#: Share of steps on whose batch journeys and summaries agree, above which no other output lag is
-#: tried. An assumption: a wrong lag agrees only if no request begins or ends.
+#: Share of steps whose batches by journeys and by summaries agree, above which no further lag of
+#: output events is tried. The value is an assumption: with a wrong lag, only steps agree in which
+#: no request begins or ends.
 SURE_SHARE = 0.95
 
 
 @dataclass(frozen=True)
 class WeightedBatches:
-    """Weighted batches of intervals: the features of an interval are sum(weight * features(sums)).
+    """Batches that represent the steps of intervals, each with the number of steps as its weight.
+
+    The features of an interval are sum(weight * features(sums)) over its batches.
 
     Attributes:
-        sums: Sums of each batch, as :class:`BatchSums` names them.
-        owner: Index of the interval of each batch.
-        weight: Number of steps that each batch represents; weights of an interval add up to its
-            steps.
+        sums: Sums over the requests of each batch.
+        owner: Index of the interval to which each batch belongs.
+        weight: Number of steps that each batch represents; the weights of an interval add up to
+            its number of steps.
     """
 
     sums: BatchSums
@@ -281,16 +287,16 @@ class WeightedBatches:
 
 
 def each_sum(make: Callable[..., Shaped[np.ndarray, " batches"]], *sums: BatchSums) -> BatchSums:
-    """Return batch sums whose fields are a function of the fields of given batch sums."""
+    """Return the batch sums that result from applying a function to each field of ``sums``."""
     return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
 
 
 def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, " steps"]:
-    """Return estimated mean cached tokens per scheduled request after each step, from KV usage.
+    """Estimate the mean cached tokens per scheduled request after each step, from KV cache usage.
 
     The estimate is (blocks in use x block size) / requests in the batch, less half a block. It is
     too low if requests share blocks (a common prefix), and too high if waiting requests have
-    blocks. It is 0 if the usage is unknown.
+    blocks. It is 0 if the KV cache usage is unknown.
     """
     requests = (steps["prefill_requests"] + steps["decode_requests"]).to_numpy(float)
     requests = np.maximum(requests, 1)
@@ -300,10 +306,10 @@ def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, 
 
 
 def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = None) -> BatchSums:
-    """Return the sums over each batch of which only the step summary is known.
+    """Return the sums over the requests of each batch, if only the steps' summaries are known.
 
-    Requests in one phase are assumed equal: prompt chunks share the prefill tokens equally, and all
-    requests have the estimated context.
+    A summary has the batch's totals. Prompt chunks are assumed to share the prefill tokens equally,
+    and all requests to have the context of :func:`context_estimate`.
 
     Args:
         steps: Table of sampled steps.
@@ -331,7 +337,7 @@ def ragged_sums(
     count: int,
     window: float | None,
 ) -> BatchSums:
-    """Return the sums of ``count`` batches from their requests and each request's batch index."""
+    """Return the sums of ``count`` batches, from their requests; ``owner`` is the batch of each."""
     prefill = is_prefill.astype(np.float64)
     each = uniform_sums(
         decode_requests=1 - prefill,
@@ -347,9 +353,10 @@ def ragged_sums(
 def segment_journeys(
     steps: pd.DataFrame, requests: pa.Table, token_budget: int | None
 ) -> JourneyBatches:
-    """Reconstruct a segment's batches from its requests.
+    """Reconstruct the batches of a segment of a trace from the event records of its requests.
 
-    The lag of output events is chosen for the best agreement of journeys and summaries.
+    The step numbers of output events may be too high by 0 to 2 steps. The lag is used for which
+    most batches agree with the steps' summaries.
 
     Args:
         steps: Table of sampled steps of the segment.
@@ -369,7 +376,7 @@ def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.
 
     Args:
         steps: Table of sampled steps.
-        snapshots: Table of snapshots.
+        snapshots: Table of snapshots, each of which records one request in one step.
     """
     if snapshots.empty:
         return np.zeros(len(steps), dtype=bool)
@@ -386,7 +393,7 @@ def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.
 def knowledge_levels(
     has_snapshot: Bool[np.ndarray, " steps"], has_journey: Bool[np.ndarray, " steps"]
 ) -> Int[np.ndarray, " steps"]:
-    """Return the index into ``KNOWLEDGE`` of each step: snapshot, else journeys, else summary."""
+    """Return the best source of each step's batch, as an index into ``KNOWLEDGE``."""
     levels = np.full(len(has_snapshot), len(KNOWLEDGE) - 1, dtype=np.int8)
     levels[has_journey] = KNOWLEDGE.index(JOURNEY)
     levels[has_snapshot] = KNOWLEDGE.index(SNAPSHOT)

@@ -1,9 +1,11 @@
 """Cycles of a scheduler: times from one step's start to the next, to which beta is fitted.
 
-Between two sampled steps i < j of a segment, the engine's busy loop has j - i cycles. Their mean
-time is (start_j - start_i) / (j - i), where start_i and start_j are the steps' start times. The
-interval is a *single* cycle if j = i + 1, else a *window*. Each step begins at most one interval.
-Intervals without information on busy steps are set aside, each for the first reason that applies:
+Beta are the coefficients of a step's time. A segment is a part of a trace in which one server
+process numbers its steps. Between two sampled steps i < j of a segment, the engine's busy loop has
+j - i cycles. Their mean time is (start_j - start_i) / (j - i), where start_i and start_j are the
+steps' start times. The interval is a *single* cycle if j = i + 1, else a *window*. Each step begins
+at most one interval. An interval is set aside if its time may not be that of busy steps, for the
+first reason that applies (journeys are the event records of requests):
 
 ==============================  ================================================================
 reason                          rule
@@ -38,9 +40,10 @@ from pinn.measurements.traces.steps import CLOCK_STEP_S
 
 KINDS = SINGLE, WINDOW = "single", "window"
 
-#: Knowledge of an interval's batches: every request of every step (``known``); the summary of its
-#: only step; or the summaries of its two ends, whose mean estimates its steps. If the scheduler
-#: runs ahead, a summary describes an earlier step (see ``is_ahead``).
+#: What is known of the batches of an interval between sampled steps. ``known``: every request of
+#: every step. ``summary``: the summary of its only step. ``ends``: the summaries of its two ends,
+#: whose mean estimates its steps. If steps are scheduled ahead, the interval's time is that of the
+#: steps one earlier (see ``is_ahead``).
 BATCHES = KNOWN, SUMMARY, ENDS = "known", "summary", "ends"
 
 REASONS = (
@@ -48,16 +51,16 @@ REASONS = (
     "idle server", "few requests", "warm-up", "preemption", "stalled",
 )  # fmt: skip
 
-#: Thresholds of the reasons for setting intervals aside: assumptions with a wide margin.
+#: Thresholds of the reasons for setting intervals aside, assumed with a wide margin.
 RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
 
 
 @dataclass(frozen=True)
 class JourneyEvidence:
-    """Facts from journeys about each sampled step and the time until the next sampled step.
+    """Facts from requests' event records about each sampled step and the time until the next one.
 
     Attributes:
-        agrees: Whether journeys and summary agree on the step's batch.
+        agrees: Whether the step's batch by event records agrees with the step's summary.
         is_certain: Whether the requests of every step until the next sampled one are known.
         idle_until: Whether the engine was idle at some time until the next sampled step.
         preempts_until: Whether a request was preempted until the next sampled step.
@@ -70,22 +73,22 @@ class JourneyEvidence:
 
     @staticmethod
     def none(count: int) -> "JourneyEvidence":
-        """Return the facts about ``count`` sampled steps of a trace without journeys."""
+        """Return the facts about ``count`` sampled steps of a trace without records of requests."""
         return JourneyEvidence(*(np.zeros(count, dtype=bool) for _ in range(4)))
 
 
 def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) -> pd.DataFrame:
-    """Return one row per step: the interval that begins with the step.
+    """Return the intervals between sampled steps: one row per step, which begins an interval.
 
     Args:
         steps: Table of sampled steps, in order.
-        journeys: Facts from journeys; None without journeys.
+        journeys: Facts from the event records of requests; None if the trace has none.
 
     Returns:
-        Columns ``segment``, ``step_id``, ``end_step_id``, ``start_s``, ``steps``, ``step_s`` (mean
-        seconds per step), ``kind`` (single or window), ``batches`` (known, summary or ends) and
-        ``set_aside`` (the reason, null for usable intervals). For the last step of a segment, all
-        columns but the first two are null.
+        Columns ``segment``, ``step_id``, ``end_step_id``, ``start_s``, ``steps`` (their number),
+        ``step_s`` (mean seconds per step), ``kind`` (single or window), ``batches`` (known, summary
+        or ends) and ``set_aside`` (the reason, null for usable intervals). The last step of a
+        segment begins no interval, so its ``end_step_id``, ``steps`` and ``step_s`` are null.
     """
     count = len(steps)
     journeys = journeys or JourneyEvidence.none(count)
@@ -100,7 +103,8 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         step_s = np.where(is_last, np.nan, elapsed / length)
     is_known = journeys.agrees & journeys.agrees[following] & journeys.is_certain
 
-    # The server is idle if no request is scheduled at an end, or if none is left after the start.
+    # The server is idle if no request is scheduled at either end of the interval, or if none runs
+    # or waits after the step at its start.
     left = np.where(np.isnan(here["running_depth"]), requests, here["running_depth"])
     left -= np.nan_to_num(here["finished"]).astype(left.dtype)
     left += np.nan_to_num(here["waiting_depth"]).astype(left.dtype)
@@ -118,8 +122,8 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         preempted | preempted[following] | journeys.preempts_until,
         _stalled(no_prompt & no_prompt[following], step_s, is_last | idle | (length <= 0)),
     )
-    # Reasons are written in reverse, so that the first one stays. Codes save memory, since files
-    # have millions of steps.
+    # Reasons are written in reverse order, so that the first one that applies stays. They are
+    # stored as int8 codes to save memory, since files have millions of steps.
     reason = np.full(count, -1, dtype=np.int8)
     for code in reversed(range(len(REASONS))):
         reason[tests[code]] = code
@@ -145,22 +149,23 @@ def _named(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
 
 
 def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
-    """Return a column of whole numbers, with null for missing numbers."""
+    """Return a column of integers, with null where ``missing`` is true."""
     return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
 
 
 def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndarray:
-    """Return a mask of steps soon after a segment's start or after an idle interval."""
+    """Return a mask of warm-up steps: soon after a process's start or after an idle interval."""
     count, warm_up = len(idle), RULES["warm_up_steps"]
     first = np.ones(count, dtype=bool)
     first[1:] = is_last[:-1]
-    # A process numbers its steps from 0. A segment that starts with a later number is warm already.
+    # A process numbers its steps from 0. If the first sampled step of a segment has a high number,
+    # the process is warm already.
     from_zero = first & (step < warm_up)
     after_idle = np.zeros(count, dtype=bool)
     after_idle[1:] = idle[:-1] & ~is_last[:-1]
     begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
     segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
-    # A running maximum carries the row of the latest start, after a restart or after idling.
+    # A running maximum gives each row the latest row at which the process started or became busy.
     rows = np.arange(count, dtype=np.uint32)
     position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
     return step - segment_base[position] < warm_up
@@ -174,9 +179,9 @@ def _stalled(no_prompt: np.ndarray, step_s: np.ndarray, left_out: np.ndarray) ->
 
 
 def accounting(cycles: pd.DataFrame) -> dict[str, int]:
-    """Return an interval's use, or the reason for setting it aside -> number of steps.
+    """Return the number of intervals by their use, or by the reason for setting them aside.
 
-    The numbers add up to all steps.
+    The numbers add up to the number of sampled steps, each of which has a row.
     """
     good = cycles["set_aside"].isna()
     named = {"single cycles": SINGLE, "windows": WINDOW}
@@ -186,7 +191,7 @@ def accounting(cycles: pd.DataFrame) -> dict[str, int]:
 
 
 def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFrame:
-    """Return the median time of single cycles, by the number of decodes at their start.
+    """Return the median time of single cycles for each number of decodes at their start.
 
     Args:
         steps: Table of sampled steps.
@@ -201,17 +206,19 @@ def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFram
     return medians.rename_axis("decode_requests").reset_index()
 
 
-# Assignment of requests to segments and steps, and facts about cycles from requests.
+# Assignment of requests to segments and steps, and facts about cycles from requests' events.
 
-#: Minimum share of agreeing summaries at which journeys count as complete. An assumption: a missing
-#: request falsifies every step of its stay.
+#: Minimum share of steps whose summaries agree with the event records of requests, at which these
+#: records count as complete. The value is an assumption: if one request is missing, all steps in
+#: which it ran disagree.
 COMPLETE_SHARE = 0.9
 
 
 def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
     """Return the table of requests with the segment in which each was queued, by server and clock.
 
-    The boundary between two segments of one clock is the middle of the gap.
+    A segment is a part of a trace in which one server process numbers its steps. The boundary
+    between two segments with the same clock is the middle of the gap between them.
 
     Args:
         requests: Table of requests.
@@ -232,7 +239,8 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
             after = clock.loc[clock["first"] > here["last"], "first"].min()
             low = -np.inf if np.isnan(before) else (before + here["first"]) / 2
             high = np.inf if np.isnan(after) else (after + here["last"]) / 2
-            # The comparison is false if a clock's offset is unknown (NaN).
+            # The comparison is false if a clock's offset is unknown (NaN), so that a request with
+            # an unknown offset is not excluded.
             far = np.abs(offset - here["offset"]) > CLOCK_STEP_S
             inside = (server == owner) & (queued >= low) & (queued < high) & ~far
             segment[inside & (segment < 0)] = number
@@ -243,7 +251,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
 def states(
     requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
 ) -> dict[str, pa.DoubleArray]:
-    """Return name -> column of the engine's state at the time each request was queued.
+    """Return the engine's state at the time when each request was queued, as name -> column.
 
     Args:
         requests: Table of requests, with their segments.
@@ -269,7 +277,7 @@ def states(
 def journeys_by_segment(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> dict[int, JourneyBatches]:
-    """Return segment -> batches from its journeys, for segments whose journeys are complete.
+    """Return the batches of each segment whose requests' event records are complete.
 
     Args:
         requests: Table of requests, with their segments.
@@ -290,7 +298,7 @@ def journeys_by_segment(
 def journey_evidence(
     requests: pa.Table, steps: pd.DataFrame, token_budget: int | None
 ) -> JourneyEvidence:
-    """Return facts from journeys about each sampled step and the time until the next one.
+    """Return facts from requests' event records about sampled steps and the time between them.
 
     Args:
         requests: Table of requests, with their segments.
@@ -314,7 +322,7 @@ def journey_evidence(
 
 
 def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
-    """Return segment -> table of its requests; requests in no segment are omitted."""
+    """Return the requests of each segment as a table; requests in no segment are omitted."""
     segment = np.nan_to_num(_floats(requests, "segment"), nan=-1).astype(np.int64)
     order = np.argsort(segment, kind="stable")
     ordered = requests.take(pa.array(order)).combine_chunks()
@@ -324,7 +332,7 @@ def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
 
 
 def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
-    """Return whether the engine was empty at some time between each start and the next."""
+    """Return whether the engine had no request at some time between a step's start and the next."""
     begin, end = _floats(requests, "queued_s"), _floats(requests, "finished_s")
     known = np.isfinite(begin) & np.isfinite(end)
     order = np.argsort(begin[known])
@@ -332,7 +340,8 @@ def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
     gaps = np.flatnonzero(begin[1:] > end[:-1])
     gap_begin, gap_end = end[gaps], begin[gaps + 1]
     following = np.append(start[1:], start[-1:])
-    # A gap counts for a step if it begins before the next step and ends after this step starts.
+    # The gap between two requests counts for a step if it begins before the next step starts, and
+    # ends after the step starts.
     return np.searchsorted(gap_begin, following) > np.searchsorted(gap_end, start, side="right")
 
 
@@ -343,10 +352,10 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 # Checks of candidate step times against the roofline lower bound.
 #
 # No step is faster than max(FLOPs / peak FLOP/s, bytes to read / memory bandwidth) of its batch. A
-# column whose median is below this bound does not have step times, whatever its name. Coefficients
-# fitted to such a column would describe impossible hardware.
+# column of a trace whose median is below this bound does not have step times, whatever its name.
+# Coefficients fitted to the column would describe impossible hardware.
 
-#: Name of a column with times other than step times -> their meaning.
+#: Name of a column whose times look like step times but are not -> what they are.
 MEANINGS = {
     "reported_duration_s": (
         "step.duration_us is the time of the scheduler's schedule() call, which ends "
@@ -361,8 +370,8 @@ def check_target(
 ) -> dict[str, str | float | bool]:
     """Check whether a column's values may be step times.
 
-    A column is refused if the median of value / lower bound is below 1, since most rows are then
-    impossible.
+    A column is refused if the median of value / lower bound is below 1, since most of its values
+    are then impossible step times.
 
     Args:
         column: Name of the column.

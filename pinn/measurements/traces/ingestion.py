@@ -1,4 +1,4 @@
-"""Ingestion of traces and benchmark files into tables, with counts and reasons of dropped data."""
+"""Ingestion of traces and benchmark files into tables, with counts of dropped data by reason."""
 
 import json
 import tempfile
@@ -42,7 +42,7 @@ from pinn.specs.flags import FlagValue, flags_of
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import ServingSpec
 
-# Benchmark runs as a table of an ingested folder.
+# Benchmark runs as a table of the folder that ``pinn ingest benchmarks`` writes.
 
 BENCHMARKS = "benchmarks"
 
@@ -68,16 +68,16 @@ def benchmark_table(runs: Sequence[BenchmarkRun]) -> pa.Table:
 
 
 def read_benchmark_table(tables: TraceTables) -> list[BenchmarkRun]:
-    """Return the benchmark runs of an ingested folder.
+    """Return the benchmark runs in a folder that ``pinn ingest benchmarks`` wrote.
 
     Raises:
-        PinnError: If the folder has no runs, or was changed since ingestion.
+        PinnError: If the folder has no runs, or has changed since it was written.
     """
     texts = tables.table(BENCHMARKS, ["run"])["run"].to_pylist()
     return [BenchmarkRun.from_json(json.loads(text)) for text in texts]
 
 
-# Deployment of benchmark files: facts in the files, completed by the user's flags.
+# Deployment that benchmark files measured: facts in the files, completed by the user's flags.
 
 
 def benchmark_target(
@@ -88,7 +88,8 @@ def benchmark_target(
 ) -> Target:
     """Return the server (model, GPU, flags) on which benchmark runs were measured.
 
-    The user's flags override the files; ``pinn.calibration.checks`` reports contradictions.
+    The user's flags override those in the files; ``pinn.calibration.checks`` reports
+    contradictions.
 
     Args:
         runs: Benchmark runs of one server.
@@ -113,25 +114,25 @@ def benchmark_target(
 def _of_engine(
     stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
 ) -> dict[str, FlagValue]:
-    """Return the flags in files, without engine settings if the user gives another engine."""
+    """Return the flags in files, without flags of the files' engine if the user gives another."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
     own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
     return {name: value for name, value in stated.items() if name not in own}
 
 
-# Ingestion of a server's files into a folder of canonical tables.
+# Ingestion of the files of one server into a folder of tables.
 
 
 def ingest_vllm(
     traces: Path, out: Path, target: Target | None = None, workers: int = 1
 ) -> TraceTables:
-    """Read an instrumented vLLM's trace file into a folder of canonical tables.
+    """Read an instrumented vLLM's trace file into a folder of trace tables.
 
     Args:
         traces: OTLP-JSON file.
         out: Folder to write; earlier trace tables in it are replaced.
-        target: Deployment; without it no column is checked against the roofline lower bound.
+        target: Traced deployment; without it no column is checked against the roofline lower bound.
         workers: Number of processes that parse.
 
     Raises:
@@ -154,12 +155,12 @@ def ingest_vllm(
 
 
 def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTables:
-    """Read a Parquet file of step summaries into a folder of canonical tables.
+    """Read a Parquet file of step summaries into a folder of trace tables.
 
     Args:
         path: Parquet file.
         out: Folder to write; earlier trace tables in it are replaced.
-        target: Deployment; without it no column is checked against the roofline lower bound.
+        target: Traced deployment; without it no column is checked against the roofline lower bound.
 
     Raises:
         PinnError: If the file is missing or malformed, or the deployment is unknown.
@@ -173,7 +174,7 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
 @dataclass(frozen=True)
 class GivenServer:
-    """Facts about the measured server from the user, which override or complete the files.
+    """Facts about the measured server that the user gives, which override facts in the files.
 
     Attributes:
         model: Name or config.json of the model; None for the model in the files.
@@ -199,7 +200,7 @@ def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> Measured
     """
     found = read_measured_steps(path)
     target = found.target(given.model, given.gpu, given.flags)
-    target.deployment()  # An incompatible deployment raises an error here.
+    target.deployment()  # raises an error for an unknown model or GPU
     table = pa.Table.from_pandas(found.rows, preserve_index=False)
     sources = [{"path": path.name, "sha256": found.report.sha256}]
     origin = {"sources": sources, "deployment": target, "facts": found.facts.values}
@@ -216,14 +217,14 @@ def ingest_benchmarks(
         files: Files or folders; metrics pages in pairs, the earlier first.
         out: Folder to write; earlier trace tables in it are replaced.
         given: Facts about the server from the user.
-        load: Options for the load that the files lack.
+        load: Options for data about the load that the files lack.
 
     Raises:
         PinnError: If nothing could be read, or the deployment is unknown.
     """
     runs, report = read_benchmarks(files, load)
     target = benchmark_target(runs, given.model, given.gpu, given.flags)
-    target.deployment()  # An incompatible deployment raises an error here.
+    target.deployment()  # raises an error for an unknown model or GPU
     sources = [{"path": file.name, "sha256": report.sha256} for file in files]
     origin = {"sources": sources, "deployment": target}
     _write_single(out, BENCHMARKS, benchmark_table(runs), report, origin)
@@ -233,18 +234,18 @@ def ingest_benchmarks(
 def _write_single(
     out: Path, name: str, table: pa.Table, report: ReadReport, origin: dict[str, object]
 ) -> None:
-    """Write a folder with one table, and a manifest with the table's origin."""
+    """Write a folder with one table, and a manifest that states the table's origin."""
     with trace_tables.atomic_folder(out) as folder:
         entry = trace_tables.write_table(folder, name, table.to_batches(), table.schema)
         held = {"tables": {name: entry}, "reports": {name: report}}
         trace_tables.write_manifest(folder, origin | held)
 
 
-# Canonical tables of a run, from its raw tables.
+# Canonical tables of a run (in order, with times in seconds), from its raw tables.
 
-#: Columns of canonical tables that are kept in memory. Columns of steps serve cycles, lower bounds
-#: and links to requests; columns of requests serve segments, states and journeys; columns of
-#: snapshots show whether the snapshots of a step are complete.
+#: Columns of canonical tables that are kept in memory. Columns of steps are needed for cycles,
+#: lower bounds and links to requests; columns of requests for segments, engine states and batches;
+#: columns of snapshots to decide whether the snapshots of a step are complete.
 _OF_SNAPSHOTS = ("segment", "step_id", "is_prefill", "new_tokens")
 _OF_REQUESTS = (
     "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
@@ -257,7 +258,8 @@ _OF_STEPS = (
     "preempted", "kv_usage", "is_ambiguous",
 )  # fmt: skip
 
-#: Columns for the lower bound of a step's time, and for durations that are compared with the bound.
+#: Columns of steps from which the lower bound of a step's time is computed, and the column of
+#: durations that are compared with the bound.
 _OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
               "kv_usage", "reported_duration_s")  # fmt: skip
 
@@ -268,7 +270,7 @@ _FLOOR_ROWS = 50_000
 def _write_run(
     folder: Path, run: RawRun, target: Target | None, deployment: Deployment | None
 ) -> None:
-    """Write the canonical tables of a run and, last, the manifest.
+    """Write the tables of steps, requests, snapshots and cycles of a run, then the manifest.
 
     Args:
         folder: Folder to fill.
@@ -303,7 +305,7 @@ def _write_run(
     made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
     write = partial(trace_tables.write_table, folder)
     tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
-    # An error is raised, as empty tables would replace good ones.
+    # Without rows an error is raised, because empty tables would replace good ones in the folder.
     if not any(table["rows"] for table in tables.values()):
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
         counts_read = ", ".join(read)
@@ -324,7 +326,7 @@ def _write_run(
         "intervals": cycles.accounting(intervals),
         "medians_by_decodes": cycles.medians_by_decodes(steps, intervals).to_dict("records"),
         "rules": cycles.RULES,
-        # Values of KV usage above 1 are not shares, but percentages for example.
+        # KV usage is a share of the cache; values above 1 may be percentages.
         "implausible": {"kv_usage above 1": pc.sum(above_one).as_py() or 0},
         "request_issues": dict(Counter(counts).most_common()),
         "targets": checks,
@@ -336,9 +338,9 @@ def _write_run(
 def _floor_checks(
     steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
 ) -> dict[str, dict[str, str | float | bool]]:
-    """Return column -> result of its check against the roofline lower bound of step times.
+    """Check columns of times against the roofline lower bound, and return column -> result.
 
-    The lower bound of a window is the mean of the bounds at its ends.
+    The lower bound of an interval of several steps is the mean of the bounds at its ends.
     """
     rows = np.unique(np.linspace(0, len(intervals) - 1, _FLOOR_ROWS).astype(np.int64))
     window, block_size = deployment.model.window_tokens, deployment.recipe.block_tokens

@@ -1,4 +1,4 @@
-"""Batches of intervals between sampled steps, and the split of intervals by time."""
+"""Batches in intervals between sampled steps of a trace, and the split of intervals by time."""
 
 from dataclasses import fields
 
@@ -14,28 +14,28 @@ from pinn.measurements.traces.steps import JOURNEY, MAX_STEP_ID, SNAPSHOT
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.batch_sums import BatchSums
 
-# Steps that are scheduled ahead of their run, recognized from summaries alone.
+# Steps that are scheduled while the previous step runs, recognized from step summaries alone.
 #
 # With asynchronous scheduling, vLLM's default, step j is scheduled while step j - 1 still runs.
 # This has two consequences for summaries:
 #
-# - The scheduler handles step j + 1 when step j - 1 has ended. The time from the start of step j
-#   to that of step j + 1 is therefore the duration of step j - 1.
+# - The scheduler handles step j + 1 when step j - 1 has ended. The time between the starts of steps
+#   j and j + 1 in the trace is therefore the duration of step j - 1.
 # - A request whose prompt ended in step j - 1 has no output yet when step j is scheduled. Step j
 #   therefore counts it again as a prefill of one token, an *echo*, although it decodes there.
 #
 # Echoes thus reveal the number of prefills of the previous step, but not their tokens.
 
 #: Evidence that steps are scheduled ahead, from pairs of consecutive sampled steps whose first step
-#: has one prefill of several tokens: minimum number of pairs, and minimum share of pairs with an
-#: echo. A prompt of many chunks has only one echo. Both are assumptions; in the published trace of
-#: the evaluation data every pair has an echo.
+#: has one prefill of several tokens: minimum number of pairs, and minimum share of pairs whose
+#: second step has an echo. The share is below 1, because a prompt of many chunks has only one echo.
+#: Both values are assumptions; in the published trace of the evaluation data every pair has one.
 MIN_PAIRS = 10
 MIN_SHARE = 0.5
 
 
 def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return whether each step belongs to a segment whose steps are scheduled ahead.
+    """Return whether each step is scheduled while the previous one runs, judged by its segment.
 
     Args:
         steps: Table of sampled steps, in order.
@@ -51,7 +51,7 @@ def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return, for each step, whether the previous row is the immediately preceding step."""
+    """Return whether each step directly follows the step of the previous row, without a gap."""
     found = np.zeros(len(steps), dtype=bool)
     same = np.diff(steps["segment"].to_numpy()) == 0
     found[1:] = same & (np.diff(steps["step_id"].to_numpy()) == 1)
@@ -59,10 +59,10 @@ def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def own_work(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return steps whose echoes (prompts counted again as prefills) are counted as decodes.
+    """Return steps with echoes (requests counted again as prefills of 1 token) as decodes.
 
-    If there are more prefill tokens than prefills, one prefill is assumed to be real and all others
-    are echoes; else all are echoes.
+    If a step has more prefill tokens than prefills, one prefill is assumed to be real and all
+    others to be echoes. Otherwise all its prefills are echoes.
 
     Args:
         steps: Table of sampled steps that are scheduled ahead.
@@ -76,18 +76,21 @@ def own_work(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
-    """Estimate the batch of the preceding step: echoes as prefills, decodes unchanged.
+    """Estimate the batch of the step before each step, which had the step's echoes as prefills.
+
+    An echo is a request that is counted again as a prefill of one token, because its prompt ended
+    one step earlier. The number of decodes is assumed to be equal in both steps.
 
     Args:
         steps: Table of sampled steps that are scheduled ahead.
-        chunk_tokens: Mean tokens of a prefill that is no echo.
+        chunk_tokens: Mean number of tokens of real prefills.
     """
     echoes = _echoes(steps)
     return steps.assign(prefill_requests=echoes, prefill_tokens=echoes * chunk_tokens)
 
 
 def mean_chunk(steps: pd.DataFrame) -> float:
-    """Return the mean tokens of a prefill that is no echo; 1 if there is none."""
+    """Return the mean number of tokens of real prefills (not echoes); 1 if there are none."""
     own = own_work(steps)
     requests = float(own["prefill_requests"].sum())
     return float(own["prefill_tokens"].sum()) / requests if requests else 1.0
@@ -99,17 +102,18 @@ def _echoes(steps: pd.DataFrame) -> Float[np.ndarray, " steps"]:
     return np.where(has_real, np.maximum(requests - 1, 0), requests)
 
 
-# Splits of a run by time, since later steps must not inform predictions of earlier ones.
+# Splits of a run by time, since data of later steps must not influence the predictions of earlier
+# ones.
 
 
 def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
-    """Return rows of usable intervals in the first 60 %, next 20 % and last 20 % of a run's time.
+    """Return the rows of usable intervals in the first 60 %, next 20 % and last 20 % of the time.
 
-    Times are relative to each segment's span, so that every segment is in all three parts. An
-    interval that crosses a boundary between parts is dropped.
+    Each segment of the trace is divided by its own time, so that every segment is in all three
+    parts. An interval that crosses a boundary between parts is dropped.
 
     Args:
-        cycles: Cycle table.
+        cycles: Table of intervals between sampled steps.
     """
     groups = cycles.groupby("segment")["start_s"]
     begin, span = groups.transform("min"), groups.transform("max") - groups.transform("min")
@@ -123,20 +127,20 @@ def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
 
 # Batches of selected intervals, as weighted sums for a linear fit.
 #
-# If steps are scheduled ahead of their run (see ``is_ahead``), an interval known only from
-# summaries ran the batches of one step earlier. A single cycle ran the batch of the preceding step,
-# known from that step's summary if sampled. A window ran the batches right before its ends as well
-# as at its ends.
+# If steps are scheduled ahead (see ``is_ahead``), the engine runs in an interval the batches that
+# were scheduled one step earlier. A single cycle therefore has the batch of the preceding step,
+# which is known if that step was sampled. An interval of several steps (a window) is represented by
+# the batches at its ends and right before its ends.
 
 
 class IntervalBatches:
     """Batches of the intervals in a folder of trace tables."""
 
     def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
-        """Reconstruct the batches that the journeys determine.
+        """Reconstruct the batches that the event records of requests determine.
 
         Args:
-            traces: Trace tables.
+            traces: Folder of trace tables.
             deployment: Deployment that was traced.
         """
         self._steps, self._cycles = traces.steps, traces.cycles
@@ -178,7 +182,7 @@ class IntervalBatches:
         return _joined(parts)
 
     def of_steps(self, rows: Int[np.ndarray, " steps"]) -> BatchSums:
-        """Return the batches of sampled steps, each from the best available data.
+        """Return the batches of sampled steps, by snapshots, else by requests, else by summaries.
 
         Args:
             rows: Rows of the step table.
@@ -198,14 +202,14 @@ class IntervalBatches:
     def at(
         self, segment: Int[np.ndarray, " steps"], step: Int[np.ndarray, " steps"]
     ) -> tuple[BatchSums, Bool[np.ndarray, " steps"]]:
-        """Return the batches of any steps: sampled steps, or steps that the journeys determine.
+        """Return the batches of any steps, sampled or determined by requests' event records.
 
         Args:
-            segment: Segment of each step.
+            segment: Number of each step's segment of the trace.
             step: Number of each step within its segment.
 
         Returns:
-            The batches, and whether each is known; unknown batches are empty.
+            The batches, and whether each batch is known; unknown batches are empty.
         """
         wanted = segment.astype(np.int64) * MAX_STEP_ID + step
         keys = self._steps["segment"].to_numpy(np.int64) * MAX_STEP_ID
@@ -235,7 +239,7 @@ class IntervalBatches:
         return batches.aggregate_sums(chosen, self._block_size, self._window)
 
     def _before(self, rows: np.ndarray) -> BatchSums:
-        """Return estimated batches of the steps right before the given sampled steps."""
+        """Return the batches of the steps before the given steps, estimated if not sampled."""
         estimate = work_before(self._steps.iloc[rows], self._chunk)
         sums = batches.aggregate_sums(estimate, self._block_size, self._window)
         sums = batches.each_sum(np.copy, sums)
@@ -244,7 +248,7 @@ class IntervalBatches:
         return sums
 
     def _known(self, rows: np.ndarray, which: np.ndarray) -> WeightedBatches:
-        """Return the batches of every step of intervals whose requests the journeys determine."""
+        """Return the batch of every step of intervals whose requests are all known."""
         cycles = self._cycles.iloc[rows[which]]
         parts = []
         for number, journeys in self._journeys.items():

@@ -1,6 +1,6 @@
 """Measured whole steps: the table of ``pinn measure``, or of Dynamo's forward-pass metrics.
 
-All steps of one batch become one row of :class:`MeasuredSteps`, with their median time.
+All steps with equal batches become one row of :class:`MeasuredSteps`, with their median time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,27 +33,27 @@ from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
-#: Folder in which ``pinn.measurements.program`` stores files of a load generator.
+#: Folder in which the measuring program stores result files of the load generator.
 SERVING_FOLDER = "serving"
 
 #: Name of the table of measured steps in a folder that ``pinn ingest`` wrote.
 MEASURED = "measured_steps"
 
-#: Minimum number of steps of a batch for a median, as few as ``pinn measure`` keeps of a slow
-#: batch.
+#: Minimum number of steps of a batch for a median: the smallest number that ``pinn measure``
+#: accepts for a batch whose steps are slow.
 LEAST = 3
 
-#: Multiple of the median step time above which a step is warm-up or stalled, as in ``pinn
-#: measure``.
+#: Multiple of a batch's median step time above which a step counts as warm-up or stalled, as in
+#: ``pinn measure``.
 FAR = 3.0
 
-#: Minimum relative noise of one step's time, an assumption, since a few times may be equal by
-#: chance.
+#: Assumed minimum of the relative noise of one step's time, since a few measured times may be equal
+#: by chance.
 _LEAST_NOISE = 0.005
 
-#: Weight of all batches' scatter of step times, as a number of steps, in the scatter of one batch.
-#: Repeats end when a few steps agree closely, so that their own scatter is too small. An
-#: assumption.
+#: Assumed weight of the typical scatter of all batches in the estimated scatter of one batch's step
+#: times, as a number of steps. Repeats of a step end as soon as its times agree closely, so the
+#: scatter of a few repeats alone is too small.
 _LIKE_OTHERS = 16.0
 
 Rows = Float[np.ndarray, " batches"]
@@ -96,11 +96,11 @@ class MeasuredSteps:
         return [str(Wanted(*map(round, batch))) for batch in alike]
 
     def sums(self, window: float | None) -> BatchSums:
-        """Return the batch sums of each batch, given the model's attention window."""
+        """Return each batch's sums over requests, given the model's attention window in tokens."""
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
-        """Return the measured server; the user's flags override flags and settings in the metadata.
+        """Return the measured server: the user's flags, else flags and settings in the metadata.
 
         Raises:
             PinnError: If model or GPU are unknown.
@@ -129,19 +129,19 @@ class MeasuredSteps:
         )
 
     def engine(self, flags: Mapping[str, FlagValue]) -> EngineSpec:
-        """Return scheduler settings: the user's, or else those that the engine logged."""
+        """Return scheduler settings from the user's flags, or else from the engine's metadata."""
         named = {"num_gpu_blocks_override": "kv_blocks", "async_scheduling": "async_scheduling"}
         settings = {name: self.facts.values.get(key) or None for name, key in named.items()}
         return specified(EngineSpec, {**settings, **flags})
 
     @property
     def serving(self) -> list[Path]:
-        """Return the load generator's files of a server that ran with these flags."""
+        """Return the result files of loads that ``pinn measure`` sent to a server, if any."""
         return sorted((Path(self.name).parent / SERVING_FOLDER).glob("*.json"))
 
 
 def alike_batches(steps: pd.DataFrame) -> UniformBatches:
-    """Return the batches of a table with columns ``COUNTS``, with equal requests in each phase."""
+    """Return the batches of a table, assuming equal prompts and equal decodes within a batch."""
     prompts, tokens, cached, decodes, context = steps[list(COUNTS)].to_numpy(float).T
     each = np.maximum(prompts, 1)
     of_decode = context / np.maximum(decodes, 1)
@@ -149,7 +149,7 @@ def alike_batches(steps: pd.DataFrame) -> UniformBatches:
 
 
 def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]:
-    """Return fields of ``ServingSpec`` (and ``precision``) that vLLM's arguments set.
+    """Return the flags in command-line arguments of vLLM: field (or ``precision``) -> value.
 
     Raises:
         PinnError: If a flag has a bad value.
@@ -201,7 +201,7 @@ def ingested_steps(traces: TraceTables) -> MeasuredSteps:
 
 
 def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
-    """Return the median step time of each batch, without outliers."""
+    """Return the measured batches, each with the median time of its steps without outliers."""
     latency, batch, kept = table.milliseconds, table.batch, KeptRows(len(table.batch))
     usual_ms = _medians(latency, batch, len(table.alike))
     slow = latency > FAR * usual_ms[batch]
@@ -228,7 +228,7 @@ def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
 
 
 def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
-    """Return the median over steps of each batch's values; 0 for a batch without a value."""
+    """Return the median of each batch's values, one value per step; 0 for a batch without steps."""
     found = pd.Series(values).groupby(batch).median()
     medians = np.zeros(batches)
     medians[found.index] = found
@@ -236,7 +236,7 @@ def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
 
 
 def _counts(table: StepTable, mask: np.ndarray) -> pd.DataFrame:
-    """Return mean ``COUNTS`` over each batch's steps, in the order of the batches' first steps."""
+    """Return each batch's requests and tokens, as means over its steps, by order of appearance."""
     context = pd.Series(table.context[mask].astype(float))
     mean = context.groupby(table.batch[mask], sort=False).mean()
     alike = table.alike[mean.index].astype(float)

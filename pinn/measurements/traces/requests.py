@@ -1,8 +1,9 @@
-"""Canonical table of requests, one row each, with times in seconds and the targets of alpha.
+"""Table of the requests in a trace: times in seconds, and the durations that alpha is fitted to.
 
-The engine's span (``llm_core``) is joined to the API server's (``llm_request``) by the parent span,
-since their request ids differ. All times are on the server host's monotonic clock. A step number is
-that of the engine step in which an event happened.
+Alpha are the coefficients of a request's time outside engine steps. The engine's span of a request
+(``llm_core``) is joined to the API server's (``llm_request``), its parent span, since their request
+ids differ. All times are on the server host's monotonic clock. Step numbers are those of the engine
+steps in which events happened.
 """
 
 from collections import Counter
@@ -32,7 +33,7 @@ STATE_COLUMNS = tuple(
 
 _MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
 
-#: Columns that events of the engine give more precisely than its spans -> column of the events.
+#: Column of a span -> column of the span's events that has the value more precisely.
 _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
               "max_tokens": "decode_max"}  # fmt: skip
 
@@ -40,9 +41,9 @@ _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
 def canonical_requests(
     engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
 ) -> Canonical:
-    """Return requests: engine spans joined with their parents, and lone API spans, by time.
+    """Return the table of requests by time: engine spans with their parents, and lone API spans.
 
-    Repeated spans are refused. Columns of the segment and of the engine's state, which spans lack,
+    Repeated spans are refused. The columns ``segment`` and ``state_*``, which spans do not have,
     are null at first.
 
     Args:
@@ -63,7 +64,7 @@ def canonical_requests(
     first = np.full(len(rows), np.nan)
     moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
     for table, name, side in moments:
-        # The appended NaN is the time for row -1, a missing span.
+        # Row -1 stands for a missing span; it selects the appended NaN.
         values = np.append(table[name].to_numpy(), np.nan)
         first = np.where(np.isnan(first), values[rows[:, side]], first)
     rows = rows[np.argsort(first, kind="stable")]
@@ -75,7 +76,7 @@ def canonical_requests(
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
-    """Return the row index of each span id's first occurrence, and of all spans without an id."""
+    """Return the rows of spans without repetitions: each id's first row, and all without an id."""
     ids = spans["span_id"].combine_chunks()
     repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
     copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
@@ -84,7 +85,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return a function of a name that returns a column: engine values, else API server values."""
+    """Return a function that looks up a column: the engine's values, else the API server's."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:
@@ -100,7 +101,10 @@ def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
-    """Return rows of a table, null for row -1. Only the pages of these rows are read."""
+    """Return a function that returns a column by name for given rows; null for row -1.
+
+    Only the memory pages of these rows are read.
+    """
     held = rows[rows >= 0]
     low, high = (int(held.min()), int(held.max()) + 1) if len(held) else (0, 0)
     stretch, places = table.slice(low, high - low), pa.array(rows - low, mask=rows < 0)
@@ -108,7 +112,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """Return the column with null instead of -1, NaN and the empty text."""
+    """Return a column in which -1, NaN and the empty text are replaced by null."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole
@@ -120,7 +124,7 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _issues(column: Columns) -> pa.Array:
-    """Return the first problem in each request's events, as text; null without any."""
+    """Return the first problem with each request's events, as text; null if there is none."""
 
     def values(name: str) -> np.ndarray:
         return column(name).to_numpy(zero_copy_only=False)
@@ -148,12 +152,12 @@ def _issues(column: Columns) -> pa.Array:
 
 
 def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
-    """Return the seconds between two times; null if one is missing or they are out of order."""
+    """Return the seconds between two events of each request; null if missing or out of order."""
     return _not_negative(pc.subtract(column(end), column(begin)))
 
 
 def _output_token_s(column: Columns) -> pa.Array:
-    """Return each request's mean seconds per output token after the first."""
+    """Return each request's mean time per output token after the first, in seconds."""
     further = pc.subtract(column("output_tokens"), 1)
     decoding = pc.subtract(column("finished_s"), column("first_token_s"))
     return _not_negative(pc.divide(decoding, pc.if_else(pc.greater(further, 0), further, None)))

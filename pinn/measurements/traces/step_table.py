@@ -1,4 +1,4 @@
-"""Reader of tables of whole steps, which reads tables of any size in pieces."""
+"""Reader of tables of whole engine steps, which reads tables of any size in pieces."""
 
 import codecs
 import csv
@@ -18,15 +18,15 @@ from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.measurements.readers.vllm import check_file
 
-#: Required numeric columns of a table of steps.
+#: Required columns of a table of steps: requests and tokens of a step, as numbers.
 COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
           "num_decode_requests", "sum_decode_kv_tokens")  # fmt: skip
 LATENCY = "latency_ms"
 
-#: Columns that are equal for all steps of a batch; contexts of decodes grow from step to step.
+#: Columns with equal values in all steps of one batch; the contexts of decodes grow with each step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Column that identifies a server and must have one value -> error for several values.
+#: Column that must have one value in a file, as it identifies a server -> error for several values.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give a file with one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",
@@ -40,15 +40,16 @@ _PIECE_BYTES = 2**22
 
 @dataclass(frozen=True)
 class StepTable:
-    """Accepted steps of a table of whole steps, with their batches.
+    """Accepted steps of a table of whole engine steps, with their batches.
 
     Attributes:
-        alike: Values of the columns ``ALIKE`` of each batch.
-        batch: Index into ``alike`` of each step; some batches may have no accepted step.
-        context: Cached tokens of the decodes before each step.
+        alike: Prefills, prefill tokens, cached prefill tokens and decodes of each batch: the values
+            of the columns ``ALIKE``.
+        batch: Index of each step's batch in ``alike``; some batches may have no accepted step.
+        context: Cached tokens of all decodes before each step.
         milliseconds: Time of each step in ms.
         read: Number of rows of the table.
-        refused: Reason -> number of rows refused for it.
+        refused: Reason -> number of rows refused for this reason.
     """
 
     alike: Shaped[np.ndarray, "batches 4"]
@@ -60,13 +61,13 @@ class StepTable:
 
 
 def read_step_table(file: Path) -> StepTable:
-    """Read a CSV table of steps.
+    """Read a CSV table of measured whole steps.
 
     Without a column ``batch``, consecutive steps with equal prompts and equally many decodes are
     one batch. A row that is too short or too long is refused and counted.
 
     Raises:
-        PinnError: If the file is no table, lacks a column, or has several servers.
+        PinnError: If the file is not a CSV table, lacks a column, or has several servers.
     """
     check_file(file, _REMEDY)
     _check_text(file)
@@ -86,7 +87,7 @@ def read_step_table(file: Path) -> StepTable:
 
 
 def _check_text(file: Path) -> None:
-    """Raise an error for text that is not UTF-8, of which Arrow would lose rows."""
+    """Raise an error for a file that is not UTF-8, because Arrow would lose rows of it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.open("rb") as pieces:
         try:
@@ -113,7 +114,7 @@ def _header(file: Path) -> list[str]:
 
 
 def _tables(file: Path, names: list[str], wrong: Counter[str]) -> Iterator[pa.Table]:
-    """Yield the table in pieces, with cells as text; count rows that do not fit its header."""
+    """Yield a CSV table in pieces, with cells as text; count rows that do not fit the header."""
 
     def skip(row: arrow_csv.InvalidRow) -> str:
         short = row.actual_columns < row.expected_columns
@@ -136,7 +137,7 @@ def _tables(file: Path, names: list[str], wrong: Counter[str]) -> Iterator[pa.Ta
 
 
 class _Pieces:
-    """Accepted steps and batches of all pieces read so far."""
+    """Accepted steps and batches of all pieces of a table that were read so far."""
 
     def __init__(self, file: Path, names: list[str]) -> None:
         self._file, self._names = file, names
@@ -174,7 +175,7 @@ class _Pieces:
         self._milliseconds.append(accepted[LATENCY].to_numpy().copy())
 
     def _of_known(self, rows: np.ndarray) -> np.ndarray:
-        """Return the batch index of each row, by its value of ``batch`` and its counts."""
+        """Return each row's batch index; rows with equal ``batch`` and counts are one batch."""
         codes = _group_numbers(rows)
         _, first = np.unique(codes, return_index=True)
         numbers = [self._known.setdefault(row.tobytes(), len(self._known)) for row in rows[first]]
@@ -184,9 +185,9 @@ class _Pieces:
         return np.array(numbers, np.int32)[codes]
 
     def _of_runs(self, rows: np.ndarray) -> np.ndarray:
-        """Return the batch index of each row, where a batch is a run of consecutive equal rows.
+        """Return each row's batch index; consecutive rows with equal counts are one batch.
 
-        A batch may continue from the previous piece.
+        A batch may continue from the previous piece of the table.
         """
         before = np.vstack([self._last, rows[:-1]])
         is_new = ~((rows == before) | (np.isnan(rows) & np.isnan(before))).all(axis=1)
@@ -221,12 +222,12 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers in an integer type of half the size, if the numbers fit."""
+    """Return whole numbers as 32-bit integers to save memory, or unchanged if they do not fit."""
     return values.astype(np.int32 if abs(values).max(initial=0) < 2**31 else values.dtype)
 
 
 def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
-    """Refuse rows (steps) with implausible or missing counts or times."""
+    """Refuse steps whose counts or times are missing or implausible, and warm-up steps."""
     refuse = kept.refuse
     whole = numbers[[name for name in numbers if name != LATENCY]]
     refuse(_MISSING, ~np.isfinite(numbers).all(axis=1))
@@ -241,7 +242,7 @@ def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
 
 
 def _group_numbers(rows: np.ndarray) -> np.ndarray:
-    """Return each row's index among the distinct rows, in order of first appearance."""
+    """Return for each row a number that equal rows share, in order of first appearance."""
     groups = np.zeros(len(rows), np.int64)
     for column in rows.T:
         codes, values = pd.factorize(column)

@@ -1,4 +1,4 @@
-"""Tables of steps and snapshots of a trace, and its segments without restarts."""
+"""Tables of steps and snapshots of a trace, and the division of a trace at server restarts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,18 +15,20 @@ from pinn.common.tables import KeptRows
 from pinn.measurements.schemas import SCHEMAS
 from pinn.units import MICROSECOND, NANOSECOND
 
-# Segments: steps of one server process on one clock, over which step numbers and time increase.
+# Segments of a trace: steps of one server process on one clock, whose step numbers and times
+# increase.
 #
 # A file may have several servers. A server may restart, which resets its step numbers, and its host
 # may reboot, which resets its monotonic clock. Intervals between steps are valid only inside one
 # segment.
 
-#: Minimum change of epoch minus monotonic time, in seconds, that means another clock. An
-#: assumption: within one boot the difference is constant.
+#: Minimum change of the difference between epoch time and monotonic time, in seconds, that means
+#: another monotonic clock. The value is an assumption: until a host reboots, the difference changes
+#: only by clock drift.
 CLOCK_STEP_S = 5.0
 
-#: Number of decreases of the step number, and their share of rows, above which two servers are
-#: assumed instead of restarts: assumptions.
+#: Number of decreases of the step number, and their share of rows. If both are exceeded, two
+#: servers are assumed to have written the rows, instead of one server that restarted.
 MAX_RESTARTS = 3
 MAX_RESTART_SHARE = 0.01
 
@@ -35,11 +37,11 @@ Whole = Int[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class Segments:
-    """Division of rows into segments: steps of one server process on one clock.
+    """Division of the steps of a trace into segments, each of one server process on one clock.
 
     Attributes:
-        order: Rows by segment, then start time.
-        segment: Segment of each row, in the order of the input.
+        order: Rows of the input, ordered by segment and then by start time.
+        segment: Number of each row's segment, in the order of the input.
         is_ambiguous: Whether the row's segment was written by two servers with equal resource
             attributes, which cannot be separated.
     """
@@ -50,10 +52,10 @@ class Segments:
 
 
 def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole) -> Segments:
-    """Divide rows into segments by server, boot and process.
+    """Divide the steps of a trace into segments by server, boot of the host and process.
 
     Args:
-        server: Number of the server, by its resource attributes.
+        server: Number of each row's server, by the server's resource attributes.
         step_id: Step number of each row.
         start_ns: Start of each step on the server's monotonic clock, in ns.
         wall_ns: Epoch time of each start in ns; 0 if unknown.
@@ -87,10 +89,10 @@ def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray)
 
 
 def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return process numbers of rows in order of time, and whether two servers are mixed.
+    """Return each row's server process as a number, and whether rows of two servers are mixed.
 
-    Rows are divided wherever the step number does not increase, as after a restart. Many such
-    decreases mean that two servers write under one name.
+    Rows are in order of time. A new process begins wherever the step number does not increase, as
+    after a restart. Many such places mean that two servers wrote with equal resource attributes.
     """
     falls = np.diff(step_id) <= 0
     if falls.sum() > max(MAX_RESTARTS, MAX_RESTART_SHARE * len(step_id)):
@@ -98,10 +100,11 @@ def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
     return np.concatenate(([0], np.cumsum(falls))), False
 
 
-# Canonical table of steps: one row per sampled engine step, in SI units.
+# Table of the sampled steps in a trace: one row per engine step, in SI units.
 
-#: Levels of knowledge of a step's batch, best first: each request, from a snapshot or from complete
-#: journeys; or the summary's totals, with contexts estimated from the KV usage.
+#: Sources of a step's batch, best first. ``snapshot`` and ``journey``: every request is known, from
+#: snapshots of the step or from the complete event records of requests. ``aggregate``: only the
+#: totals in the step's summary are known, and contexts are estimated from KV cache usage.
 KNOWLEDGE = SNAPSHOT, JOURNEY, AGGREGATE = "snapshot", "journey", "aggregate"
 
 _COUNTS = (
@@ -109,17 +112,17 @@ _COUNTS = (
     "decode_tokens", "finished", "preempted", "kv_blocks_total",
 )  # fmt: skip
 
-#: Upper bound of plausible step numbers.
+#: Upper bound of plausible step numbers; steps with higher numbers are refused.
 MAX_STEP_ID = 2**40
 
 
-#: Indices of raw rows in one table, or in several tables side by side.
+#: Indices of raw rows in one table, or one column of indices for each of several tables.
 Rows = Shaped[np.ndarray, "rows ..."]
 
-#: Function that frees memory of pages that were read.
+#: Function that frees the memory of raw rows that were read.
 Release = Callable[[], None]
 
-#: Function of a name that returns the column of this name.
+#: Function that returns a column by its name.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
 #: Number of raw rows that are converted at a time.
@@ -128,17 +131,17 @@ BATCH_ROWS = 2**16
 
 @dataclass(frozen=True)
 class Canonical:
-    """Canonical table that is made from raw rows, one record batch at a time.
+    """Table in a fixed schema that is made from raw trace rows, one record batch at a time.
 
     Attributes:
         schema: Schema of the table.
-        rows: Index of the raw row from which each row is made, or of its raw rows in several
-            tables.
-        raw: Function that returns raw columns of given rows.
-        made: Column -> function that derives its values from other columns.
-        given: Column -> values of all its rows, if they are not made from raw rows.
+        rows: Index of the raw row from which each row is made; a column of indices for each raw
+            table if there are several.
+        raw: Function that returns the raw columns of given rows.
+        made: Column -> function that computes its values from other columns.
+        given: Column that is not in the raw rows -> its values for all rows.
         report: Counts of raw rows read and refused.
-        release: Function that frees memory of pages that were read.
+        release: Function that frees the memory of raw rows that were read.
     """
 
     schema: pa.Schema
@@ -160,15 +163,15 @@ class Canonical:
         return pa.Table.from_batches(self.batches(), schema=self.schema)
 
     def frame(self) -> pd.DataFrame:
-        """Return the table as a data frame; each column is freed after its conversion."""
+        """Return the table as a data frame; to save memory, columns are freed one by one."""
         return self.table().to_pandas(split_blocks=True, self_destruct=True)
 
     def having(self, *names: str) -> "Canonical":
-        """Return a table with only the named columns."""
+        """Return this table with only the named columns."""
         return replace(self, schema=pa.schema([self.schema.field(name) for name in names]))
 
     def only(self, chosen: Int[np.ndarray, " chosen"]) -> "Canonical":
-        """Return a table with only the chosen rows."""
+        """Return this table with only the chosen rows."""
         given = {name: values[chosen] for name, values in self.given.items()}
         return replace(self, rows=self.rows[chosen], given=given)
 
@@ -190,16 +193,17 @@ class Canonical:
 
 
 def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
-    """Return rows of a table, which must be nearly in order; only their pages are read."""
+    """Return a function that returns a raw column by name for given rows, which must be close."""
     low, high = int(rows.min()), int(rows.max()) + 1
     stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
     return lambda name: stretch[name].take(places)
 
 
 def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -> Canonical:
-    """Return the canonical table of steps by segment and time, without column ``knowledge``.
+    """Return the table of a trace's steps, by segment and time, without column ``knowledge``.
 
-    Only key columns are read in full. All other columns are only checked for their range.
+    To save memory, only the columns for the order are read in full; counts are checked for their
+    range, and all columns are converted when rows are written.
     """
     absurd = out_of_range(raw, [*_COUNTS, "kv_blocks_free"], release)
     keys = ("server", "step_id", "start_ns", "wall_ns")
@@ -222,7 +226,7 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
 
 
 def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns], pa.Array]:
-    """Return a function that converts raw numbers to SI units.
+    """Return a function that converts the raw column ``name`` to SI units by a factor ``unit``.
 
     With ``positive``, numbers that are not positive become null.
     """
@@ -235,7 +239,7 @@ def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns]
 
 
 def _usage(raw: Columns) -> pa.Array:
-    """Return the KV usage as reported, else computed from blocks; null if it is not in [0, 1]."""
+    """Return the used share of the KV cache as reported, else from blocks; null outside [0, 1]."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
@@ -253,7 +257,7 @@ _MADE = {
 
 
 def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.ndarray, " rows"]:
-    """Return whether each row has a count that is negative or impossibly large."""
+    """Return whether each raw row has a count that is negative or impossibly large (2^31)."""
     bad = [np.zeros(0, dtype=bool)]
     for batch in raw.select(counts).to_batches():
         columns = (pc.fill_null(c, 0).to_numpy(zero_copy_only=False) for c in batch.columns)
@@ -262,7 +266,7 @@ def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.
     return np.concatenate(bad)
 
 
-# Canonical table of snapshots: one row per request of a step with snapshots.
+# Table of snapshots: one row for each request of each step with snapshots.
 #
 # A snapshot is taken before its step runs: ``cached_tokens`` are in the cache, and the step
 # computes ``new_tokens``.
@@ -276,10 +280,10 @@ _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
 
 
 def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) -> Canonical:
-    """Return the canonical table of snapshots, in the order of the trace file.
+    """Return the table of a trace's snapshots, each of one request in one step, in file order.
 
-    Negative counts, phases other than PREFILL and DECODE, a request's second snapshot in a step,
-    and snapshots without their step's summary are refused.
+    Snapshots are refused if they have a negative count, a phase other than PREFILL and DECODE, an
+    earlier snapshot of the request in the step, or no summary of their step.
 
     Args:
         raw: Raw table of snapshots.
@@ -304,7 +308,10 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
-    """Return the row of each snapshot's step (of several, the nearest in time); -1 without one."""
+    """Return the row of each snapshot's step in the table of steps; -1 if it is not there.
+
+    Step numbers repeat after a restart; the step nearest in time is then used.
+    """
     found = np.full(raw.num_rows, -1, dtype=np.int64)
     if steps.empty or not raw.num_rows:
         return found

@@ -1,4 +1,4 @@
-"""Folder of canonical trace tables with a manifest, written atomically.
+"""Folder of trace tables with a manifest, written atomically.
 
 The folder has ``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet files, and
 ``manifest.json`` with their origin, the deployment, and counts of refused rows with reasons.
@@ -36,7 +36,7 @@ _UNNAMED = "the model and the GPU are not stated"
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder to fill, which replaces ``folder`` at the end, unless there is an error.
+    """Yield a new folder to fill; unless there is an error, it replaces ``folder`` at the end.
 
     Raises:
         PinnError: If ``folder`` is the current folder, or has files other than trace tables.
@@ -62,7 +62,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 class TableEntry(TypedDict):
-    """Entry of a folder's manifest about one table."""
+    """Entry about one table in the manifest of a folder of trace tables."""
 
     file: str
     rows: int
@@ -72,7 +72,7 @@ class TableEntry(TypedDict):
 def write_table(
     folder: Path, name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema
 ) -> TableEntry:
-    """Write one table and return its entry for the manifest."""
+    """Write one table as a Parquet file, and return its entry for the folder's manifest."""
     path, count = folder / f"{name}.parquet", 0
     with pq.ParquetWriter(path, schema) as writer:
         for batch in batches:
@@ -82,13 +82,13 @@ def write_table(
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
-    """Write the manifest, as the last file of a folder."""
+    """Write the manifest of a folder of trace tables, as the last file of the folder."""
     write_json_file(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
 
 @dataclass(frozen=True)
 class Target:
-    """Deployment that measurements belong to, by the user's names of model and GPU."""
+    """Deployment that was measured, with the user's names of model and GPU."""
 
     model: str
     gpu: str
@@ -99,7 +99,9 @@ class Target:
     def of(
         model: str | None, gpu: str | None, flags: Mapping[str, FlagValue], lacking: str = _UNNAMED
     ) -> "Target":
-        """Return a deployment by names and flags: fields of ``ServingSpec``, and ``precision``.
+        """Return a measured deployment from names and flags.
+
+        Flags are fields of ``ServingSpec``, and ``precision``.
 
         Raises:
             PinnError: If model or GPU are missing (the message begins with ``lacking``), or a flag
@@ -114,21 +116,23 @@ class Target:
         return Target(str(model), str(gpu), specified(ServingSpec, serving), known)
 
     def deployment(self) -> Deployment:
-        """Return the deployment; ``precision`` None means the format in the model's config.
+        """Return the deployment with its model and GPU loaded.
+
+        Without ``precision``, the number format is that of the model's config.
 
         Raises:
-            PinnError: If a name is unknown, or flags are incompatible.
+            PinnError: If a name is unknown, or a flag has a value that does not fit the model.
         """
         model = load_model(self.model)
         if self.precision is not None:
             model = with_precision(model, self.precision)
-        # The measured deployment did run, so compatibility checks are skipped.
+        # The measured deployment is known to run, so compatibility checks are skipped.
         return Deployment(model, load_gpu(self.gpu), self.serving, force=True)
 
 
 @dataclass(frozen=True)
 class TraceTables:
-    """Folder of canonical tables, each of which is read on demand.
+    """Folder of trace tables, each of which is read when it is first used.
 
     Attributes:
         folder: Path of the folder.
@@ -142,7 +146,7 @@ class TraceTables:
         """Read a table by name.
 
         Raises:
-            PinnError: If the folder has no such table, or the table was changed or cut off.
+            PinnError: If the folder has no such table, or the table is damaged.
         """
         entry = self.manifest["tables"].get(name)
         if entry is None:
@@ -164,7 +168,7 @@ class TraceTables:
 
     @cached_property
     def cycles(self) -> pd.DataFrame:
-        """Return one row per step: the interval that begins with the step."""
+        """Return the table of intervals between sampled steps, each of which begins one."""
         return self.table("cycles").to_pandas()
 
     @cached_property
@@ -197,7 +201,7 @@ class TraceTables:
 
 
 def read_trace_tables(folder: Path) -> TraceTables:
-    """Open a folder of canonical tables.
+    """Open a folder of trace tables.
 
     Raises:
         PinnError: If the folder is missing, or its manifest is not readable or has another schema.
@@ -215,17 +219,18 @@ def read_trace_tables(folder: Path) -> TraceTables:
     return TraceTables(folder, manifest)
 
 
-# Report of the ingestion as tables for the terminal.
+# Report on an ingestion of traces, as tables for the terminal.
 
 _MS = 1e3
 
-#: Maximum number of median cycle times that are printed, and minimum number of cycles of each.
+#: Maximum number of median cycle times (from one step's start to the next) that are printed, and
+#: minimum number of cycles for a median.
 MAX_MEDIANS = 12
 MIN_CYCLES = 5
 
 
 def cleaning_tables(manifest: Mapping[str, Any]) -> str:
-    """Return the report on cleaning in a folder of trace tables as text.
+    """Return the report on kept and dropped data of a folder of trace tables, as text.
 
     Args:
         manifest: Manifest of the folder.
@@ -254,7 +259,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return median cycle times at some numbers of decodes, as text."""
+    """Return the median times from step to step, for some numbers of decodes, as text."""
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [
