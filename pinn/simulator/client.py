@@ -85,7 +85,7 @@ def hear_of_step(engine: Engine, now: float) -> None:
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``, which takes ``token_s`` seconds."""
+    """Stream one token of a step that ended at ``now``; streaming takes ``token_s`` seconds."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
@@ -264,7 +264,7 @@ def send(engine: Engine, moment: float) -> int:
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
-        # Requests from another engine, such as the prefill pool, are sent in order of handover.
+        # Another engine, such as the prefill pool, hands requests over; their order is kept.
         r = pop_ending(engine)
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)

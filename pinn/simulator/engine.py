@@ -45,7 +45,7 @@ class Config:
     pipeline_parallel_size: I8
     least_loaded: I8
     router: I8  # routing rule, or ``NO_ROUTER``
-    first_copy: I8  # index in the fleet of the engine's first copy of its deployment
+    first_copy: I8  # number, within the fleet, of the engine's first server
     router_interval_s: F8  # seconds between two updates of the router's view of the copies
     prefix_weight: F8
     queue_weight: F8
@@ -78,7 +78,7 @@ class Config:
     graph_tokens: I8  # number of tokens of the largest CUDA graph; 0 without CUDA graphs
     graph_requests: I8  # number of requests of the largest decode-only CUDA graph; 0 if none
     drafts: I8  # number of draft tokens that each decode verifies
-    lookahead: I8  # number of future tokens for which a request reserves blocks
+    lookahead: I8  # number of future draft tokens for which a request reserves KV blocks
     depth: I8  # maximum number of batches in flight
     one_process: I8  # 1 if engine and API server share one process
     keeps_batches: I8  # 1 to keep each request's tokens of a batch, for latency models that need it
@@ -121,7 +121,7 @@ class Config:
     n_sources: I8  # number of prefill workers that send KV to this engine
     n_keys: I8  # number of block keys of all requests together
     n_watched: I8  # number of distinct block keys that a router with a delayed view tracks
-    n_block_ids: I8  # number of blocks, plus 1 for the sentinel of the free list
+    n_block_ids: I8  # number of KV blocks of a replica, plus 1 for the sentinel of the free list
     n_graphs: I8  # number of entries of the table of CUDA graph sizes
     n_guesses: I8  # maximum number of requests that an admission check considers
     n_tier: I8  # number of chunks, ARC's ghost entries and list ends of a second KV tier
@@ -140,7 +140,7 @@ class Counters:
 
     open_stage: I8
     routed: I8  # number of requests that a router has forwarded
-    endings: I8  # number of events in the heap of endings
+    endings: I8  # number of events in the heap of the times when requests end
     deadlines: I8  # number of events in the heap of client timeouts
     due: I8  # number of events in the heap of next turns of conversations
     all_sent: I8
@@ -151,7 +151,7 @@ class Counters:
     n_gaps: I8
     n_transfers: I8
     progress: I8  # number of decodes with tokens and of ended requests, to detect a stuck engine
-    leaving: I8  # number of requests about to be passed to the other pool of P/D
+    leaving: I8  # number of requests to hand over to another engine, such as the other pool of P/D
     opened_s: F8
     stage_end_s: F8
     looked_s: F8  # time of the router's last update of its view, in seconds
@@ -341,7 +341,7 @@ def new_engine(
 #: Number of a radix tree's nodes that own no block: node 0 (no node), the root, and a spare for
 #: splits.
 _NODES_BESIDE = 3
-#: Maximum number of second-tier transfers in flight; further stores are skipped.
+#: Maximum number of KV transfers to or from host memory in flight; further stores are skipped.
 _MOST_JOBS = 1 << 16
 
 

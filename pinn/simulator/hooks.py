@@ -23,7 +23,7 @@ from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
 # Request features in compiled code, for one request at a time. ``pinn.surrogate.request_features``
-# defines these features; a test compares both versions.
+# defines these features; a test compares the compiled code with these definitions.
 
 
 #: Quantities that multiply request coefficients: 1, or the number of prompt tokens. The last part
@@ -61,8 +61,8 @@ def request_coefficients(
 
 
 # Step features in compiled code, for one batch at a time. ``pinn.surrogate.step_features`` defines
-# these features, and ``step_formulas`` repeats them. A test compares both versions for random
-# batches and models. ``step_coefficients`` refuses step features that are missing here.
+# these features, and ``step_formulas`` repeats them for compiled code. A test compares the two for
+# random batches and models. ``step_coefficients`` refuses features that ``step_formulas`` lacks.
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
@@ -185,7 +185,7 @@ _METHODS = {
 
 
 def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -> float:
-    """Return the seconds that a request spends when it is sent, first scheduled, or preempted."""
+    """Return a request's delay in seconds in a phase: when it is sent, scheduled, or preempted."""
     return float(getattr(latency, _METHODS[phase])(float(engine.requests[r].prompt)))
 
 

@@ -49,7 +49,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Make later users of a finished request's KV blocks wait until the request has stored them."""
+    """Make later users of a finished request's KV blocks wait until its last store has ended."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return
@@ -128,8 +128,8 @@ def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) 
 def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) -> float:
     """Return the end time of a batch whose layers each wait for their share of the KV loads.
 
-    This is the later of two times: all layers run after the first layer's share of the loads, and
-    the last layer runs after all loads.
+    The batch ends when both conditions hold: all layers have run, starting after the first layer's
+    share of the loads, and the last layer has run after all loads.
     """
     state = engine.replicas[replica]
     layer = 1.0 / engine.config.tier_layers

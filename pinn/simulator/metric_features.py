@@ -281,7 +281,7 @@ def _means(sums: batch_sums.BatchSums, begin: np.ndarray, size: np.ndarray) -> b
 def figure_features(
     latency: LinearLatency, run: Run, figures: Sequence[tuple[str, str]]
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
-    """Return, per metric, the mean step features and request features of the relevant requests.
+    """Return, per metric, the mean step and request features of the requests that determine it.
 
     If coefficients change, but batches and the API server's order of work do not, a metric changes
     by as much as ``beta . step features + alpha . request features``. A percentile changes by as

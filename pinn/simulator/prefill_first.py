@@ -112,7 +112,7 @@ def _retract(engine: Engine, replica: int) -> None:
         for i in range(chosen, state.running - 1):
             engine.running[replica, i] = engine.running[replica, i + 1]
         state.running -= 1
-        # Mirrors ``release_req`` and ``_add_request_to_queue``.
+        # Mirrors SGLang's ``release_req`` and ``_add_request_to_queue``.
         if engine.config.tier == BY_NODE:
             radix_requests.leave(engine, replica, r)
             steps = state.running * RETRACT_STEPS
@@ -179,7 +179,7 @@ def _take_stock(engine: Engine, replica: int) -> None:
         state.unfiltered += state.ended
     state.ended = 0
     if state.last_prompts and state.alone:
-        state.full = 0  # the prefill batch replaces the empty running_batch, and has no flag set
+        state.full = 0  # the prefill batch replaces the empty running_batch and is not full
     if state.chunked >= 0:
         request = engine.requests[state.chunked]
         if request.status == RUNNING:
@@ -349,8 +349,8 @@ def _start(
 def _match(engine: Engine, replica: int, r: int) -> tuple[int, int, int]:
     """Find the longest cached prefix of a request's prompt.
 
-    Return the numbers of cached blocks, of their tokens that no other request uses, and of tokens
-    in host memory.
+    Return three numbers: cached blocks on the GPU, their tokens that no request uses, and further
+    cached tokens that are only in host memory.
     """
     config, request = engine.config, engine.requests[r]
     if config.tier == BY_NODE:

@@ -20,7 +20,7 @@ from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWAR
 #: Minimum seconds between two reports of queue lengths from the coordinator to the load balancer
 #: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
 PUBLISH_INTERVAL_S = 0.1
-#: Position of the router's numbers among the random numbers of a request, beyond its output tokens.
+#: First position of the router among a request's random numbers, above those of output tokens.
 _DRAWS = 1 << 30
 #: Value of :func:`shortest_queue` if no copy is open.
 NO_QUEUE = 1 << 60

@@ -126,7 +126,7 @@ class RequestRecords:
 
     @property
     def mean_itl_s(self) -> Float[np.ndarray, " requests"]:
-        """Mean ITL of each request in seconds, up to its last token; NaN for fewer than two."""
+        """Mean ITL of each request in seconds; NaN for requests with fewer than two tokens."""
         return (self.last_token_s - self.first_token_s) / self.token_gaps
 
     @property
@@ -156,13 +156,13 @@ class GapRuns:
 
     @property
     def per_token(self) -> tuple[Float[np.ndarray, " runs"], Int[np.ndarray, " runs"]]:
-        """Return ITLs in seconds and their counts; tokens that arrive together share the gap."""
+        """Return ITLs in seconds and their counts; tokens that arrive together share their gap."""
         return self.seconds / self.tokens, self.count * self.tokens
 
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Records of engine steps in the order of launching.
+    """Records of engine steps, in the order in which the steps were launched.
 
     Attributes:
         table: One row per step, with the columns ``STEP_COLUMNS``. Batch sums are those of the

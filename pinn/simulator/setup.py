@@ -271,7 +271,7 @@ def _settings(
     overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.generated_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
-    # Replicas of a mixture-of-experts model step together, and replicas whose layers gather tokens.
+    # Replicas step together if their model has experts, or if their layers gather tokens.
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
     ahead = overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
@@ -379,9 +379,9 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the share of decodes' KV reads up to which hits in the L2 cache shorten attention.
+    """Return the maximum share of decodes' KV reads whose saving by the L2 cache saves time.
 
-    If more reads are saved, the time of attention's arithmetic is longer than that of the reads.
+    If more reads were saved, attention's arithmetic would take longer than the remaining reads.
     """
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]

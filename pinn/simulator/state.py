@@ -95,7 +95,7 @@ class Request:
     worked: I8  # number of tokens computed, including recomputed tokens
     replica: I8
     stage: I4
-    before: I8  # previous request in its queue
+    before: I8  # previous request in the queue that this request is in
     after: I8
     transferred: I8
     preemptions: I4
@@ -127,7 +127,7 @@ class Request:
     moved: I8  # number of tokens transferred to the decode server, which had cached the others
     eligible: I8  # number of the first scheduler call in which the request may decode again
     token_s: F8  # end time of the last batch that samples a token for the request
-    unverified: I8  # number of draft tokens in ``computed`` whose batch is in flight
+    unverified: I8  # number of draft tokens in ``computed`` that no ended step has verified yet
     drafted_tokens: I8  # number of draft tokens that steps have verified
     accepted_tokens: I8  # number of draft tokens that were accepted
     follower: I8  # request that is sent when this request ends, or -1
@@ -249,9 +249,9 @@ class Replica:
 class Copy:
     """State of a copy of the deployment, behind a router or a load balancer."""
 
-    closed: I8  # 1 if the router sends the copy no requests
-    turn: I8  # number of the router's latest choice that went to this copy
-    seen_requests: I8  # number of unfinished requests in the router's view, including waiting ones
+    closed: I8  # 1 if the router sends no requests to this copy of the deployment
+    turn: I8  # number of the router's latest choice that went to this copy of the deployment
+    seen_requests: I8  # number of the copy's unfinished requests in the router's view
     seen_waiting: I8
     seen_usage: F8  # KV cache usage in the router's view, from 0 to 1
     turns: I8  # number of requests that the copy's load balancer has sent to replicas
@@ -287,7 +287,7 @@ class Block:
     after: I4  # next block in the free list
     before: I4
     references: I4
-    key: I4  # key of the block's content, or -1
+    key: I4  # key of the block's content (in place of vLLM's block hash), or -1
     twin: I4  # next block with an equal key, or 0
 
 
@@ -300,7 +300,7 @@ class Chunk:
     references: I4  # loads in progress; -1 during the store; for a list's end, the list's length
     kept: I1  # number of the list (``UNUSED``, ...) that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
-    owner: I8  # request or job that has stored the chunk
+    owner: I8  # number of the request or of the transfer that has stored the chunk
     rank: I8
 
 
@@ -403,7 +403,7 @@ class Gap:
 
     seconds: F8
     count: I8
-    tokens: I8  # tokens that arrive together at the end of each gap
+    tokens: I8  # number of tokens that arrive together at the end of each gap
 
 
 #: Numpy types of the records whose fields are accessed by name.

@@ -103,12 +103,12 @@ def client_statistics(
 ) -> Metrics:
     """Return the metrics that clients see, of a run or of one load stage.
 
-    Finished requests determine ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and
-    ``scheduling_delay`` (arrival to first scheduling). Finished requests of conversations determine
-    ``first_turn_ttft`` and ``later_turn_ttft``. All ITL gaps determine ``itl``; for a single stage,
-    each request's mean gap does. Under speculative decoding the tokens that arrive together share
-    their gap, ``step_itl`` uses the gaps as clients see them, and drafted and accepted tokens are
-    counted.
+    ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and ``scheduling_delay`` (arrival to first
+    scheduling) cover finished requests; ``first_turn_ttft`` and ``later_turn_ttft`` cover finished
+    requests of conversations. ``itl`` covers all ITL gaps of a run, but the mean gap of each
+    request for a single stage. Under speculative decoding, tokens that arrive together share their
+    gap in ``itl``, while ``step_itl`` has the gaps as clients see them. Drafted and accepted tokens
+    are counted, too.
 
     Args:
         run: Records of the run.

@@ -1,7 +1,7 @@
 """Step features of one batch as plain numbers, for compiled code.
 
 ``pinn.surrogate.step_features`` and ``pinn.physics.step_values`` define the features and their
-constants. ``tests/simulator/test_step_kernel.py`` compares both versions.
+constants. ``tests/simulator/test_step_kernel.py`` compares this module with these definitions.
 """
 
 from __future__ import annotations

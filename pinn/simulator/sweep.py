@@ -70,7 +70,7 @@ class RateSweep:
 
     @property
     def _decided(self) -> bool:
-        """Whether an SLO decides about the rates: its limits are met or missed at some rate."""
+        """Whether an SLO decides which rates are served, and not whether the server keeps up."""
         return any(run.goodput and run.goodput.met is not None for run in self.runs)
 
     @property

@@ -24,7 +24,7 @@ from pinn.simulator.state import (
 #: Value of a chunk's ``references`` while the chunk is being stored.
 NOT_READY = -1
 
-#: Number of ranks that are reserved for the chunks of each request.
+#: Number of LRU ranks that are reserved for the chunks of each request.
 _PLACES = 1 << 24
 
 
@@ -82,13 +82,13 @@ def length(engine: Engine, replica: int, kept: int) -> int:
 
 
 def rank_last(engine: Engine, replica: int, place: int) -> None:
-    """Rank a chunk above all other chunks, as the most recently used."""
+    """Give a chunk the highest LRU rank, as the most recently used chunk."""
     engine.tier[replica, place].rank = _next_rank(engine.replicas[replica])
     move_last(engine, replica, place, RECENT)
 
 
 def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: int) -> None:
-    """Rank a chunk by the request that uses it, unless a later request has used it too.
+    """Set a chunk's LRU rank by the request that uses it, unless a later request has used it, too.
 
     Args:
         engine: State of the engine.
@@ -165,7 +165,7 @@ def adapt(engine: Engine, replica: int, place: int) -> None:
 
 
 def unused_chunks(engine: Engine, replica: int) -> int:
-    """Return the number of unused chunks of the tier."""
+    """Return the number of unused chunks of the second KV tier."""
     held = length(engine, replica, RECENT) + length(engine, replica, FREQUENT)
     return int(engine.config.tier_chunks) - held
 
@@ -195,7 +195,7 @@ def evict_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def trim_ghosts(engine: Engine, replica: int) -> None:
-    """Remove ARC's oldest ghosts until each list has at most as many as the tier has chunks."""
+    """Remove ARC's oldest ghost entries until no ghost list has more entries than the tier."""
     if not engine.config.tier_arc:
         return
     for kept in (WAS_RECENT, WAS_FREQUENT):

@@ -316,7 +316,7 @@ def _restore(engine: Engine, fresh: dict[str, np.ndarray], copy: int) -> None:
 
 
 def _forget_deadlines(engine: Engine, gone: np.ndarray) -> None:
-    """Remove requests from the heap of deadlines, in place (a sorted list is a valid heap)."""
+    """Remove requests from the heap of client timeouts, in place (a sorted list is a heap)."""
     deadlines = np.asarray(engine.deadlines)
     open_ones = deadlines[: int(engine.counters.deadlines)]
     kept = np.sort(open_ones[~np.isin(open_ones["request"], gone)], order="moment_s")

@@ -74,7 +74,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def spans(self) -> Float[np.ndarray, "spans 3"]:
-        """Return (begin in s, end in s, GPUs) of every span in which a server was on."""
+        """Return (begin in s, end in s, number of GPUs) of every time span with a server on."""
         return gpu_spans(self.found, [pool.gpus // pool.engine.replicas for pool in self.kinds])
 
     @property

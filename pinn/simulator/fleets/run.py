@@ -96,7 +96,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
 
 
 def _identity(kind: Pool) -> tuple[object, ...]:
-    """Return a sort key of a server kind, so that random numbers do not depend on kinds' order."""
+    """Return a sort key of a server kind, so that random numbers ignore the order of kinds."""
     facts = (kind.deployment, kind.engine)
     latency = _linear(kind)
     return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())

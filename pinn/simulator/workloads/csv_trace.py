@@ -16,8 +16,8 @@ If a file has other names for arrival, prompt or output, the columns in :data:`O
 accepted. Azure's traces of 2023 and 2024 (github.com/Azure/AzurePublicDataset) have the columns
 ``TIMESTAMP,ContextTokens,GeneratedTokens``. BurstGPT's traces (github.com/HPMLL/BurstGPT) have
 ``Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type``;
-their times are seconds, and failed requests have a response of 0 tokens. In files with other names,
-rows that are no requests are refused and counted. In all other files, such a row is an error.
+their times are seconds, and failed requests have a response of 0 tokens. If a file has other column
+names, rows that are no requests are refused and counted. In all other files they are errors.
 """
 
 import math

@@ -146,7 +146,7 @@ _LENGTHS = "--input-len 1024 --output-len 256"
 
 @dataclass(frozen=True)
 class LoadFlags:
-    """Flags for a load of random requests, except its rate; all have one length distribution."""
+    """Flags that describe a load of random requests; the rate is given separately."""
 
     PANEL: ClassVar[str] = "Load without --workload; accepts options of 'vllm bench serve', too"
 

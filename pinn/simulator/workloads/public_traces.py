@@ -168,7 +168,7 @@ def _mooncake_fault(entry: Any) -> str | None:
 
 
 def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per prompt, the earlier request with the longest shared prefix, and its tokens.
+    """Return, per prompt, the earlier request that shares the longest prefix, and shared tokens.
 
     The request is -1 if no earlier prompt shares a prefix. Only whole hashed blocks are compared.
     """

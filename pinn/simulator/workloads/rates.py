@@ -66,9 +66,9 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
 
 
 def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workload:
-    """Return a load without times with random (Poisson) starts, at a mean rate of requests.
+    """Add random start times (a Poisson process) to a load without times, at a mean request rate.
 
-    Only single requests and first turns get a start; later turns wait for the previous answer.
+    Only single requests and first turns get a time; later turns wait for the previous answer.
     """
     starts, offset_s = workload.starts, workload.offset_s.copy()
     count = int(starts.sum())

@@ -48,7 +48,10 @@ def share_prompts(
 
 
 def _first_of(label: np.ndarray) -> np.ndarray:
-    """Return, per entry, the first entry with an equal label; -1 for first entries and label -1."""
+    """Return, per entry, the index of the first entry with an equal label.
+
+    The index is -1 for this first entry itself, and for entries with the label -1.
+    """
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     origin = first[inverse]
     return np.where((label >= 0) & (origin < np.arange(len(label))), origin, -1)
@@ -89,9 +92,9 @@ AIOHTTP_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of a load in the order in which they are sent, ``n`` per column.
+    """Requests of a load in the order in which they are sent; a column has one value per request.
 
-    An empty column means that all requests have its default.
+    An empty column means that all requests have the column's default.
 
     Attributes:
         name: Name of the workload in output.
