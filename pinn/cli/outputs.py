@@ -93,7 +93,7 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
             return is_output and output.resolve() == other.resolve()
         files = [other, *(other / name for name in _READ_IN_FOLDERS)] if other.is_dir() else [other]
         return any(file.exists() and file.samefile(output) for file in files)
-    except (OSError, RuntimeError):  # a too long name, or a link to itself, is no file
+    except (OSError, RuntimeError):  # an overlong name, or a link to itself, is not a file
         return False
 
 

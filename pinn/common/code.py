@@ -111,7 +111,7 @@ def _imports(text: str) -> Iterator[str]:
 
 @cache
 def _source_file(name: str) -> Path | None:
-    """Return a module's source file, or None; other packages' modules must be imported already."""
+    """Return a module's source file; None for another package's module that is not imported."""
     place = _ROOT.joinpath(*name.split("."))
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
     places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))

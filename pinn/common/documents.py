@@ -138,7 +138,7 @@ def misfit(where: str, rule: str, value: object) -> PinnError:
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
-    """Return whether a JSON or YAML value is a finite float64 number; booleans are no numbers."""
+    """Return whether a JSON or YAML value is a finite float64 number; a boolean is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e300
@@ -313,7 +313,7 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
 
 
 def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
-    """Return a YAML list's items, or a mapping's keys and values; only ``<<`` may be repeated."""
+    """Return a YAML list's items, or a mapping's keys (all different, except ``<<``) and values."""
     if not isinstance(node, yaml.MappingNode):
         return node.value if isinstance(node, yaml.SequenceNode) else []
     seen: set[tuple[str, str]] = set()

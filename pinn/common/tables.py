@@ -98,11 +98,11 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
 
     Args:
         path: CSV file.
-        remedy: Instruction to the user for the error if the file is no table.
+        remedy: Instruction to the user for the error if the file is not a table.
         read: Further keyword arguments of ``read_csv``, such as ``dtype``.
 
     Raises:
-        PinnError: If the file cannot be read, is larger than ``MOST_CSV_BYTES`` or is no table.
+        PinnError: If the file cannot be read, is larger than ``MOST_CSV_BYTES`` or not a table.
     """
     import pandas as pd
 

@@ -102,7 +102,7 @@ def uniform_sums(
     prefill_cached: Numbers | Sequence[float] = 0.0,
     window: Numbers | None = None,
 ) -> BatchSums:
-    """Return the sums of batches of equal requests; all arguments broadcast together.
+    """Return the sums over the requests of batches of equal requests; arguments broadcast.
 
     Args:
         decode_requests: Number of decodes per batch.

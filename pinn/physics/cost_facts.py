@@ -49,7 +49,8 @@ class CostFacts:
     ``Deployment.facts`` of the Go package returns the same fields for one deployment.
 
     Attributes:
-        layers: Number of layers; a layer with only a mixer or only a feed-forward part counts half.
+        layers: Number of layers; a layer without attention (or recurrent part), or without
+            feed-forward part, counts half.
         moe_layers: Number of layers with routed experts.
         shared_layers: Number of layers with routed and shared experts.
         latent_layers: Number of layers with latent attention.
@@ -87,16 +88,17 @@ class CostFacts:
             head.
         head_sequence_s: Seconds of arithmetic per sequence in the output head.
         kv_element_bytes: Bytes of one element of the KV cache.
-        kv_width: Cached elements per token in layers without a limit on keys.
-        windowed_kv_width: Cached elements per token in layers with a limited number of keys.
+        kv_width: Cached elements per token, summed over layers without a limit on keys.
+        windowed_kv_width: Cached elements per token, summed over layers with a limited number of
+            keys.
         state_bytes: Bytes of a request's recurrent states, which every step reads and writes once.
         index_key_bytes: Bytes that the indexers read per cached token: its key and its score.
         index_pair_bytes: Bytes of scores written and read per (query, key) pair of a prefill.
         index_flop: FLOP of the indexers per (query, key) pair.
-        decode_flop: Attention FLOP of a decode per key, in full layers.
-        windowed_decode_flop: Attention FLOP of a decode per key, in windowed layers.
-        prefill_flop: Attention FLOP of a prefill per pair, in full layers.
-        windowed_prefill_flop: Attention FLOP of a prefill per pair, in windowed layers.
+        decode_flop: Attention FLOP of a decode per key, in layers without a limit on keys.
+        windowed_decode_flop: Attention FLOP of a decode per key, in layers with a limit.
+        prefill_flop: Attention FLOP of a prefill per (query, key) pair, in layers without a limit.
+        windowed_prefill_flop: Attention FLOP of a prefill per pair, in layers with a limit.
         prefill_token_bytes: Bytes of queries read and outputs written per token of a prefill.
         short_all_reduces: Number of all-reduces of a few values per token in a step under tensor
             parallelism.

@@ -133,7 +133,7 @@ def all_reduce_token_s(w: CostFacts) -> Values:
 
 
 def exchange_token_s(w: CostFacts) -> Values:
-    """Return the seconds on the links to send a token to the ranks of its experts, and back."""
+    """Return the link seconds to send a token's state to other ranks for experts, and back."""
     ranks = w.tensor_parallel_size * w.data_parallel_size
     remote = (ranks - 1) / ranks
     return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
@@ -192,12 +192,13 @@ class StepCosts:
         kv_read_s: Reading one cached token in layers without a limit on keys, or in indexers.
         windowed_kv_read_s: Reading one cached token in layers with a limited number of keys; a
             recurrent state counts as one token, which is read and written.
-        decode_pair_s: Attention arithmetic of a decode per key, in full layers.
-        windowed_decode_pair_s: Attention arithmetic of a decode per key, in windowed layers.
+        decode_pair_s: Attention arithmetic of a decode per key, in layers without a limit on keys.
+        windowed_decode_pair_s: Attention arithmetic of a decode per key, in layers with a limit.
         decode_attention_time: Ratio of the engine's to vLLM's time of decode attention.
         prefill_token_s: Reading queries and writing outputs of prefill attention, per token.
-        prefill_pair_s: Attention arithmetic of a prefill per pair, in full layers.
-        windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in windowed layers.
+        prefill_pair_s: Attention arithmetic of a prefill per (query, key) pair, in layers without
+            a limit on keys.
+        windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in layers with a limit.
         all_reduces: Number of all-reduces of hidden states per step, in units of vLLM's own
             all-reduce; 0 on one GPU.
         all_reduce_token_bytes: Bytes of the message of one all-reduce, per token.

@@ -1,4 +1,4 @@
-"""Result files in a folder, separated from companion files that the tools also write."""
+"""Choice of the result files in a folder, without companion files that benchmark tools write."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatch

@@ -39,7 +39,7 @@ class Keys:
 
 
 def keys(*names: str) -> Keys:
-    """Return the mark of files that have all given keys."""
+    """Return a mark that recognizes files which have all given keys."""
     return Keys(names)
 
 
@@ -51,7 +51,7 @@ def _has(values: Tree, name: str) -> bool:
 
 
 def pattern(what: str, text: re.Pattern[str]) -> Mark:
-    """Return the mark of files whose text matches a pattern.
+    """Return a mark that recognizes files whose text matches a pattern.
 
     Args:
         what: Description of the pattern, such as ``the heading 'Serving Benchmark Result'``.
@@ -61,7 +61,7 @@ def pattern(what: str, text: re.Pattern[str]) -> Mark:
 
 
 def any_of(*marks: Mark) -> Mark:
-    """Return the mark of files that have at least one of several marks."""
+    """Return a mark that recognizes files which at least one of several marks recognizes."""
     return lambda document: next(filter(None, (mark(document) for mark in marks)), "")
 
 

@@ -45,7 +45,7 @@ class Tree:
 
         Raises:
             TypeError: If the value is a list or a mapping.
-            ValueError: If the value is text that is no number.
+            ValueError: If the value is text that is not a number.
         """
         found = next((v for v in map(self.values.get, names) if v is not None), None)
         return None if found is None else float(found)  # type: ignore[arg-type]

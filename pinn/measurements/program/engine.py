@@ -1,6 +1,6 @@
 """vLLM engine in this process, which runs submitted requests and times the steps of the engine.
 
-A step is one batch of the engine core's loop: schedule, run, process the result. The time of a step
+In a step, the engine core schedules one batch, runs it and processes the result. The time of a step
 ends with the loop iteration that receives its result. The time begins with the iteration that
 schedules the step, or at the end of the previous step, whichever is later. Under asynchronous
 scheduling, the times of steps therefore follow each other without a gap.

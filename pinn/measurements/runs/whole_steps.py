@@ -167,7 +167,7 @@ def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
-    """Return the number of each step's type: as many requests, and lengths within ``ALIKE``."""
+    """Return each step's type as a number, by its number of requests and its length classes."""
     lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
     keys = steps[["decode_requests", "prefill_requests"]].join(length_class(lengths))
     return keys.groupby(list(keys.columns), sort=False).ngroup()

@@ -25,8 +25,8 @@ from pinn.physics.batch_sums import BatchSums, uniform_sums
 #: trace states for output tokens are too high.
 OUTPUT_LAGS = (0, 1, 2)
 
-#: Maximum number of steps that a request may spend in the batch. A longer stay counts as uncertain,
-#: because a step number in the trace must be wrong.
+#: Maximum number of steps that a request may plausibly spend in the batch. A longer stay counts as
+#: uncertain: only its first and last steps are used, as bounds.
 MAX_STAY_STEPS = 100_000
 
 
@@ -246,7 +246,7 @@ def _chunks(
 def _filled(
     steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
-    """Return a prompt's chunks if they can fill the token budget in all steps but the last."""
+    """Return a prompt's chunks that fill the token budget in all steps but the last, else None."""
     if budget is None:
         return None
     others = decodes + np.array([used[step] for step in steps.tolist()])

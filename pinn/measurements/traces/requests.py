@@ -49,7 +49,7 @@ def canonical_requests(
     Args:
         engine: Raw rows of the engine's spans.
         front: Raw rows of the API server's spans.
-        release: Function that frees memory of pages that were read.
+        release: Function that frees the memory of raw rows that were read.
     """
     refused: Counter[str] = Counter()
     engines, fronts = _first_copies(engine, refused), _first_copies(front, refused)

@@ -193,7 +193,7 @@ class Canonical:
 
 
 def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
-    """Return a function that returns a raw column by name for given rows, which must be close."""
+    """Return a function that looks up raw columns; rows between the given ones are read, too."""
     low, high = int(rows.min()), int(rows.max()) + 1
     stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
     return lambda name: stretch[name].take(places)
@@ -288,7 +288,7 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
     Args:
         raw: Raw table of snapshots.
         steps: Columns ``server``, ``segment``, ``step_id``, ``wall_s`` of the table of steps.
-        release: Function that frees memory of pages that were read.
+        release: Function that frees the memory of raw rows that were read.
     """
     kept = KeptRows(raw.num_rows)
     counts = ["step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"]
