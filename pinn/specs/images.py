@@ -62,7 +62,7 @@ class ImageSizes(NamedTuple):
         return MediaItem(tokens, merged, patches, patches)
 
     def tiled(self, count: int, tokens: int) -> MediaItem:
-        """Return tokens and encoder work of an image in tiles; patches attend within a tile."""
+        """Return tokens and encoder work of an image in tiles; patches attend within their tile."""
         patches = (self.tile // self.patch) ** 2
         return MediaItem(tokens, count * self.tile_edge**2, count * patches, patches)
 

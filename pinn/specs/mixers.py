@@ -277,7 +277,7 @@ class IndexerSpec:
 
     @property
     def score_flop(self) -> float:
-        """Return the fp8 FLOP of scoring one (query, key) pair; 16-bit FLOP count twice."""
+        """Return the FLOP to score a (query, key) pair at the fp8 rate; 16-bit FLOP count twice."""
         return 2.0 * self.heads * self.head_dim / self.ratio * (1 + (self.block > 1))
 
     @property

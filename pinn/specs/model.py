@@ -344,7 +344,7 @@ class MoeFfnSpec:
         return hidden_size if self.latent_width is None else self.latent_width
 
 
-#: Types of a layer's attention, token mixer and feed-forward part.
+#: Types of a layer's attention, then of its attention or recurrence, then of its feed-forward part.
 Attention = AttentionSpec | LatentAttentionSpec
 Mixer = Attention | LinearMixerSpec | CrossAttentionSpec
 FeedForward = DenseFfnSpec | MoeFfnSpec
@@ -477,15 +477,15 @@ class ModelSpec:
             raise PinnError(f"model {self.name}: several mixture-of-experts shapes, expected one")
 
     def __hash__(self) -> int:
-        # The hash covers only the fields that distinguish nearly all models, because tables look
-        # models up often.
+        # Models are looked up in caches often, so the hash covers only fields that distinguish
+        # nearly all models.
         of = self.precisions
         formats = of.attention.name, of.dense_ffn.name, of.experts.name
         return hash((self.name, self.hidden_size, self.vocab_size, self.extra_parameters, formats))
 
     @property
     def title(self) -> str:
-        """Return the model's name for headings: the one that the user gave, or else its own."""
+        """Return the model's name for headings: the one that the user gave, if any, or its own."""
         return self.asked_as or self.name
 
     @property
@@ -531,7 +531,7 @@ class ModelSpec:
         return whole and alike and not self.side_projections and names <= _PLAIN
 
 
-# The layers of a model as text.
+# Description of a model's layers as text.
 
 _LINEAR = {
     "gated_delta": "gated delta net", "kda": "KDA", "lightning": "lightning attention",
@@ -540,9 +540,9 @@ _LINEAR = {
 }  # fmt: skip
 
 
-#: Names of DeepSeek-V4's mixers, by number of tokens per compressed key.
+#: Names of DeepSeek-V4's attention types, by number of tokens per compressed key.
 _COMPRESSED = {0: "latent window", 4: "compressed sparse attention", 128: "compressed attention"}
-#: Names, from :func:`mixer_name`, of mixers without recurrence or selection.
+#: Names from :func:`mixer_name` of attention without recurrence and without selection of keys.
 _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 

@@ -1,4 +1,4 @@
-"""Names of models in the catalog, in other tools and on the model hub."""
+"""Names of models in the catalog, their aliases, and their files on the Hugging Face hub."""
 
 import difflib
 import re
@@ -14,9 +14,9 @@ from pinn.common.files import data_folder, given_path
 from pinn.errors import PinnError
 from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
-# Names in the model catalog, and the file of each name or alias.
+# Names and aliases in the model catalog, and the file of each.
 
-#: Names of files that may be in the folder of a config.json.
+#: Names of optional files in the folder of a config.json.
 QUANT_FILE = "hf_quant_config.json"
 GENERATION_FILE = "generation_config.json"
 PROCESSOR_FILE = "preprocessor_config.json"
@@ -24,9 +24,9 @@ PROCESSOR_FILE = "preprocessor_config.json"
 
 @cache
 def catalog_files() -> dict[str, tuple[str, Path]]:
-    """Return the full name and file of each catalog model, by lower-case full name.
+    """Return the full name and config file of each catalog model, by lower-case full name.
 
-    Files of the project take precedence over aiconfigurator-core's.
+    Files of this project take precedence over those of aiconfigurator-core.
     """
     found: dict[str, tuple[str, Path]] = {}
     own = (path for path in data_folder("models").glob("*--*.json"))
@@ -37,7 +37,7 @@ def catalog_files() -> dict[str, tuple[str, Path]]:
 
 
 def _package_files() -> list[Path]:
-    """Return the config files of aiconfigurator-core; without the package, warn and return none."""
+    """Return the model config files of aiconfigurator-core; warn if it is not installed."""
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None:
         missing = "most names of 'pinn models' are missing"
@@ -49,7 +49,7 @@ def _package_files() -> list[Path]:
 
 @cache
 def aliases() -> dict[str, str]:
-    """Return, for each alias, the full name of the catalog model with equal shapes and formats."""
+    """Return the full name of the catalog model with equal shapes and formats, by alias."""
     return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 
@@ -62,7 +62,7 @@ def _published_generation() -> dict[str, dict[str, object]]:
 
 
 def published_generation(name: str) -> dict[str, object] | None:
-    """Return the sampling settings of a model's published generation_config.json; else None.
+    """Return the settings in a model's published generation_config.json; None if unknown.
 
     >>> published_generation("Qwen/Qwen3-8B")["top_k"]
     20
@@ -72,7 +72,7 @@ def published_generation(name: str) -> dict[str, object] | None:
 
 @cache
 def full_names() -> dict[str, list[str]]:
-    """Return the catalog keys of each lower-case full or bare name; full names take precedence."""
+    """Return the catalog keys of each full or bare name in lower case; full names come first."""
     targets = {name: key for key, (name, _) in catalog_files().items()}
     targets |= {name: target.lower() for name, target in aliases().items() if name not in targets}
     found: dict[str, list[str]] = {name.lower(): [key] for name, key in targets.items()}
@@ -85,7 +85,7 @@ def full_names() -> dict[str, list[str]]:
 
 
 def find_in_catalog(name: str) -> tuple[str, Path] | None:
-    """Return a catalog model's full name and file, by full or bare name or alias; else None.
+    """Return (full name, file) of a catalog model by full name, bare name or alias; else None.
 
     Raises:
         PinnError: If a bare name fits several models.
@@ -98,7 +98,7 @@ def find_in_catalog(name: str) -> tuple[str, Path] | None:
 
 
 def names_of(full_name: str) -> list[str]:
-    """Return the full name and the aliases of a catalog model; for other models, only the name.
+    """Return the full name and aliases of a catalog model; for any other model, only its name.
 
     >>> names_of("google/gemma-2-9b")
     ['google/gemma-2-9b', 'google/gemma-2-9b-it']
@@ -118,7 +118,7 @@ def repository(model: str) -> str:
 
 
 def suggestion(name: str) -> str:
-    """Return the remedy for an unknown name: similar names, or to give a path."""
+    """Return the remedy for an unknown model name: similar names, or to give a path."""
     names = [full_name for full_name, _ in catalog_files().values()]
     known = {key.lower(): key for key in [*names, *aliases()]}
     bare = {key.split("/")[-1]: key for key in known}
@@ -131,7 +131,7 @@ def suggestion(name: str) -> str:
 
 # config.json files from the local Hugging Face cache and from the hub.
 
-#: Seconds without an answer after which the hub is treated as unreachable.
+#: Seconds without an answer after which the Hugging Face hub is treated as unreachable.
 PROBE_TIMEOUT_S = 4.0
 
 
@@ -147,7 +147,7 @@ def cached_file(repo_id: str, filename: str) -> Path | None:
 
 
 def download_config(repo_id: str) -> Path:
-    """Download a model's config.json and the optional files in its folder.
+    """Download a model's config.json and optional files beside it from the Hugging Face hub.
 
     Returns:
         The path of config.json in the local cache.
@@ -167,14 +167,15 @@ def download_config(repo_id: str) -> Path:
 
 
 def _download(repo_id: str, filename: str) -> Path | None:
-    """Download one file and return its path; return None if the model does not have the file."""
+    """Download a file of a model and return its path; None if the model does not have the file."""
     from huggingface_hub import errors, hf_hub_download
 
     try:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
         raise PinnError("the model is gated: accept its licence and set HF_TOKEN") from error
-    # EntryNotFoundError is also a ValueError, so this clause has to come first.
+    # EntryNotFoundError and its subclasses are also ValueErrors, so their clauses come before
+    # ValueError's.
     except errors.LocalEntryNotFoundError as error:
         raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
@@ -186,7 +187,7 @@ def _download(repo_id: str, filename: str) -> Path | None:
 
 
 def hub_is_reachable() -> bool:
-    """Return whether the hub answers one request, sent without the client's retries of 20 s."""
+    """Return whether the Hugging Face hub answers one request, which is not retried."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:
@@ -200,7 +201,7 @@ def hub_is_reachable() -> bool:
             return
         answered.set()
 
-    # Look-ups of host names may take longer than a timeout, so they run in a thread.
+    # A host name's look-up may take longer than the timeout of the request, so it runs in a thread.
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     thread.join(PROBE_TIMEOUT_S)
@@ -213,10 +214,10 @@ _ADAPTER = "adapter_config.json"
 
 
 def check_name(name: str) -> None:
-    """Refuse the name of a model in the format of an unsupported engine, such as llama.cpp.
+    """Refuse a name of a model in the format of an unsupported engine, such as llama.cpp.
 
     Raises:
-        PinnError: If the name is in the format of such an engine.
+        PinnError: If the name is of a model in such a format.
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
@@ -236,7 +237,7 @@ int4 for its size
 
 
 def check_path(path: Path) -> None:
-    """Refuse GGUF files and LoRA adapters, and folders that contain nothing else.
+    """Refuse GGUF files and LoRA adapters, and folders without any other model.
 
     Raises:
         PinnError: If the path is such a file or folder; the message states what to give instead.

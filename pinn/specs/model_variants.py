@@ -1,4 +1,4 @@
-"""Variants of a model: other number formats of its weights, and names that specify the format."""
+"""Variants of a model: its weights in other number formats, and names that state a format."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import PRECISIONS, Precision, precision
 from pinn.specs.quantization_block import quantization_words
 
-# Precision labels, and the weights whose format each label changes.
+# Precision labels (such as ``fp8``), and the types of weights that each label quantizes.
 #
-# Published checkpoints, read from their quantization configs (lm_head and routers are bf16 in
-# all):
+# Formats in published checkpoints, read from their quantization configs (lm_head and routers are
+# bf16 in all):
 #
 # ======================================  ==========  ===========  =======  ======  ========
 # checkpoint                              attention   dense layers shared   experts KV cache
@@ -35,19 +35,19 @@ from pinn.specs.quantization_block import quantization_words
 # openai gpt-oss (mxfp4)                  bf16        -            -        mxfp4   bf16
 # ======================================  ==========  ===========  =======  ======  ========
 
-#: Number format of each precision label; most labels are the format's name.
+#: Number format of each precision label; most labels are the format's own name.
 SCHEMES: dict[str, str] = {
     **{name: name for name in PRECISIONS if name != "fp32"}, "int4": "int4_wo", "fp4": "nvfp4",
 }  # fmt: skip
 _WIDE = frozenset({"fp32", "bf16", "fp16"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
-#: Value of ``--quantization`` that leaves a checkpoint unchanged.
+#: Value of ``--quantization`` that keeps the formats of a checkpoint.
 _UNSAID = "none"
 
 
 def label_of(text: str) -> str:
-    """Return the label of the format that an engine's ``--quantization`` names, or else the text.
+    """Return the precision label for a value of ``--quantization``; other text is unchanged.
 
     >>> label_of("fp8_per_block"), label_of("compressed-tensors")
     ('fp8_block', 'compressed-tensors')
@@ -56,7 +56,7 @@ def label_of(text: str) -> str:
 
 
 def format_of(text: str) -> str | None:
-    """Return the precision label or method that ``--quantization`` names; None for ``none``.
+    """Return the precision label or quantization method in ``--quantization``; None for ``none``.
 
     Raises:
         PinnError: If the value is unknown.
@@ -69,13 +69,13 @@ def format_of(text: str) -> str | None:
 
 
 def fallback_of(text: str) -> str | None:
-    """Return a precision label's format, to be assumed for unknown checkpoints; else None."""
+    """Return the number format to assume for unknown checkpoints under ``--quantization``."""
     methods = quantization_words("flag_methods")
     return SCHEMES.get(label_of(methods.get(text) or text))
 
 
 def _label_for(model: ModelSpec, text: str) -> str | None:
-    """Return the label of a ``--quantization`` value; None to keep the checkpoint's formats.
+    """Return the precision label to apply to a model; None to keep its checkpoint's formats.
 
     Raises:
         PinnError: If the value names a quantization method that the checkpoint does not use.
@@ -93,21 +93,21 @@ def _label_for(model: ModelSpec, text: str) -> str | None:
 
 
 def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:
-    """Return a model with the weight formats of a precision label.
+    """Return a model with the weight formats that a precision label, such as ``fp8``, means.
 
-    A checkpoint whose native format matches the label stays unchanged: MiniMax-M2.5, DeepSeek-V3
-    and NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. gpt-oss changes only
-    under ``bf16`` and ``fp16``, and under ``mxfp4_mxfp8``, which means 8-bit activations. The
-    table at the top of this section applies to all other models, by ``model_type``. The output head
-    and the router keep the model's own 16-bit format.
+    A checkpoint that already has the label's format stays unchanged: MiniMax-M2.5, DeepSeek-V3 and
+    NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. gpt-oss changes only under
+    ``bf16`` and ``fp16``, and under ``mxfp4_mxfp8``, which means 8-bit activations. In all other
+    cases, the formats follow the table at the top of this section, by ``model_type``. The output
+    head and the router keep the model's own 16-bit format.
 
     Args:
         model: Model with the formats of its checkpoint.
         scheme: A key of ``SCHEMES``, or a value of vLLM's ``--quantization``. A method such as
             ``compressed-tensors`` leaves a quantized checkpoint unchanged.
-        kv_cache: Format of the KV cache, a key of ``PRECISIONS``. None means fp8 under ``nvfp4``,
-            which every NVFP4 release specifies, and else the model's 16-bit format; an unchanged
-            checkpoint keeps its format.
+        kv_cache: Format of the KV cache, a key of ``PRECISIONS``. With None, an unchanged
+            checkpoint keeps its format. Otherwise None means fp8 under ``nvfp4`` (as in every NVFP4
+            release), and else the model's 16-bit format.
 
     Raises:
         PinnError: If the scheme or the KV cache format is unknown, or if it names a method and the
@@ -168,11 +168,11 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS
 
 
-# Names outside the catalog that denote a known model in another release or format.
+# Names that are not in the catalog, but denote a catalog model in another release or format.
 #
-# ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context and fp8 weights.
-# Words are removed from the end of a name until the rest is known. Dated and chat releases have the
-# shapes of their base model, and a format in a name is the format of the weights.
+# Example: ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context and fp8
+# weights. Words are removed from the end of a name until the rest is a catalog name. Dated and chat
+# releases have the shapes of their base model, and a format in a name is the format of the weights.
 
 _DATE = re.compile(r"\d{4}")
 
@@ -184,10 +184,13 @@ class Variant:
     Attributes:
         base: Full name of the catalog model with equal shapes.
         path: Path of the config.json of the base model.
-        names: The name and its shortened forms, for the look-up of published settings.
-        scheme: Format of the weights, a label of ``with_precision``; None if the name has none.
-        owner: Publisher in lower case; that of the base model if the name has none.
-        context_tokens: Maximum context, if it is known to differ from the base model's.
+        names: The name and its shortened forms, under which published sampling settings are looked
+            up.
+        scheme: Weight format in the name, as a label of ``with_precision``; None if the name has
+            none.
+        owner: Publisher in lower case, from the name or else of the base model.
+        context_tokens: Maximum context in tokens if it is known to differ from the base model's;
+            else None.
     """
 
     base: str
@@ -199,17 +202,17 @@ class Variant:
 
     @property
     def published_as(self) -> str | None:
-        """Return the first of the names with published sampling settings; None without one."""
+        """Return the first of these names with published sampling settings; None if none has."""
         return next((name for name in (*self.names, self.base) if published_generation(name)), None)
 
     def applied(self, model: ModelSpec, name: str) -> ModelSpec:
-        """Return the base model in this release's format and context, renamed if it differs."""
+        """Return the base model with this variant's format and context, renamed if they differ."""
         found = model if self.scheme is None else self._quantized(model, self.scheme)
         found = replace(found, max_position=self.context_tokens or model.max_position)
         return found if found == model else replace(found, name=name)
 
     def note(self, name: str, model: ModelSpec) -> str:
-        """Return the warning on how the name was interpreted, and on how to correct that."""
+        """Return a warning that states how the name was interpreted, and how to correct it."""
         context = f", {model.max_position:,} tokens of context" if self.context_tokens else ""
         weights = f", {_formats(model)}" if self.scheme else ""
         return (
@@ -219,7 +222,7 @@ class Variant:
         )
 
     def _quantized(self, model: ModelSpec, scheme: str) -> ModelSpec:
-        """Return the model with weights in a format, as its publisher's releases have them.
+        """Return the model in a weight format, as its publisher's releases in this format are.
 
         Qwen's fp8 releases have block scales; NVIDIA's have static scales and an fp8 cache. NVFP4
         releases of other publishers have a 16-bit cache. Meta's fp8 releases of dense models do not
@@ -238,7 +241,7 @@ class Variant:
 
 
 def find_variant(name: str) -> Variant | None:
-    """Interpret the words of a name as a variant; return None if no known model remains.
+    """Interpret a model name as a variant of a catalog model; return None if that fails.
 
     >>> find_variant("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16").base
     'meta-llama/Meta-Llama-3.1-70B'
@@ -263,7 +266,7 @@ def find_variant(name: str) -> Variant | None:
 
 
 def _formats(model: ModelSpec) -> str:
-    """Return as text the number formats of attention and feed-forward weights and KV cache."""
+    """Return the number formats of attention, feed-forward layers and KV cache as text."""
     formats, cache = model.precisions, model.kv_cache_precision.name
     part = "experts" if model.moe else "feed-forward"
     form = formats.experts if model.moe else formats.dense_ffn
@@ -278,7 +281,7 @@ def _renamed(bare: str) -> str:
 
 
 def _last_word(bare: str) -> tuple[str, str]:
-    """Split the last word off a name. The first text of the result is empty for a single word.
+    """Split the last word off a name; a single word becomes an empty text and the word.
 
     >>> _last_word("llama-3.1-8b-instruct-quantized.w8a8")
     ('llama-3.1-8b-instruct-quantized', 'w8a8')

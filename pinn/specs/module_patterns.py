@@ -1,4 +1,4 @@
-"""Names and sizes of weight matrices in checkpoints, and the patterns that select matrices."""
+"""Names and sizes of weight matrices in checkpoints, and patterns that select matrices by name."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,17 +12,18 @@ from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import DenseFfnSpec, FeedForward, LatentAttentionSpec, LayerPart, Mixer
 
 KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
-#: All names that checkpoints give to one matrix.
+#: All names that different checkpoints give to one weight matrix.
 Aliases = tuple[str, ...]
 
 _HOLDERS = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
 _PREFIXES = tuple(f"{holder}layers." for holder in _HOLDERS)
-#: Expressions that find repeats in a pattern, and repeated groups that contain a repeat.
+#: Regular expressions that find repeats in a user's pattern, and repeated groups that contain a
+#: repeat.
 _REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
 _NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
 _MOST_REPEATS = 6
-#: Wide matrices of a recurrent mixer, which determine its format; narrow ones (gates, steps) do
-#: not.
+#: Names of the wide matrices of a recurrent layer, which determine the layer's format. Narrow
+#: matrices (gates, step sizes) do not.
 _LINEAR_PROJECTIONS = (
     ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj",
      "self_attn.q_proj", "self_attn.qkv_proj"),
@@ -35,7 +36,7 @@ _PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
 
 
 class Matrix(NamedTuple):
-    """A weight matrix; or, for experts, all matrices of one name in a layer.
+    """A weight matrix or, for experts, all matrices of one name in a layer together.
 
     Attributes:
         aliases: All names that checkpoints give to the matrix.
@@ -47,7 +48,7 @@ class Matrix(NamedTuple):
 
 
 def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matrix]]:
-    """Return the matrices of all layers by weight type; expert 0 represents all experts."""
+    """Return the matrices of all layers by weight type; expert 0 stands for all experts."""
     found: dict[str, list[Matrix]] = {kind: [] for kind in KINDS}
     for layer, mixer, ffn, _ in parts:
         for suffixes, size in () if mixer is None else _mixer_projections(mixer, hidden):
@@ -59,7 +60,7 @@ def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matr
 
 
 def _ffn_parts(ffn: FeedForward | None) -> Iterator[tuple[str, Aliases, float]]:
-    """Yield the weight type, the names in the feed-forward part, and the width of each matrix."""
+    """Yield (weight type, names within the feed-forward part, width) of each network in it."""
     if isinstance(ffn, DenseFfnSpec):
         yield "dense_ffn", ("",), ffn.width
     elif ffn is not None:
@@ -69,7 +70,7 @@ def _ffn_parts(ffn: FeedForward | None) -> Iterator[tuple[str, Aliases, float]]:
 
 
 def _mixer_projections(mixer: Mixer, hidden: int) -> list[tuple[Aliases, float]]:
-    """Return the names within a layer and the number of elements of each matrix of a mixer."""
+    """Return (names in a layer, number of elements) of each matrix of attention or recurrence."""
     if isinstance(mixer, LinearMixerSpec):
         sizes = [float(prod(each.shape())) for each in mixer.projections(hidden)]
         return list(zip(_LINEAR_PROJECTIONS, (sum(sizes[:-1]), sizes[-1]), strict=True))
@@ -123,7 +124,7 @@ class ModulePatterns:
 
     @cached_property
     def _expressions(self) -> list[re.Pattern[str]]:
-        """Return the compiled patterns; one joint expression of all wildcards saves time."""
+        """Return the compiled patterns; for speed, all wildcards are in one expression."""
         below = "|".join(translate(name) for w in self._wildcards for name in (w, f"{w}.*"))
         return [*([re.compile(below)] if below else []), *self._regular]
 
@@ -158,7 +159,7 @@ class ModulePatterns:
 
 
 def _compiled(pattern: str, source: str) -> re.Pattern[str]:
-    """Return a compiled pattern. Nested or many repeats, which are slow to match, are refused."""
+    """Return a compiled pattern; refuse nested or many repeats, which are slow to match."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
         raise PinnError(
             f"{source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} parts, or "

@@ -1,4 +1,4 @@
-"""Remedy for a refused config.json: the nearest known family, and the keys to change."""
+"""Remedy for a refused config.json: the nearest known model family, and the keys to change."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields, is_type, marked_kinds
 from pinn.specs.model import ModelSpec
 
-#: Model family that each group of keys suggests, nearest family first.
+#: Model family that each group of config.json keys suggests; the first match is the nearest family.
 _FAMILIES = (
     (("index_topk", "kv_lora_rank"), "deepseek_v32"), (("kv_lora_rank",), "deepseek_v3"),
     (("linear_num_key_heads",), "qwen3_next"), (("linear_attn_config",), "kimi_linear"),
@@ -18,7 +18,7 @@ _FAMILIES = (
 
 
 def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpec]) -> str:
-    """Return as text the changes that make a config.json readable; empty if no change helps.
+    """Return as text the changes with which a config.json is readable; empty if no change helps.
 
     Args:
         fields: The refused config.json.
@@ -45,7 +45,7 @@ def _candidates(fields: ConfigFields) -> Iterator[str]:
 def _reads(
     fields: ConfigFields, family: str, dropped: list[str], read: Callable[[ConfigFields], ModelSpec]
 ) -> bool:
-    """Return whether a config.json is readable as a family, and has experts if the family has."""
+    """Return whether a config.json is readable as a family, without losing its experts."""
     text = {k: v for k, v in fields.text.items() if k not in dropped} | {"model_type": family}
     has_experts = any("expert" in key and value for key, value in fields.text.items())
     try:

@@ -1,4 +1,4 @@
-"""Accelerators of vendors other than NVIDIA, for which there are no measurements."""
+"""Accelerators of vendors other than NVIDIA, which are refused for lack of measurements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pinn.errors import PinnError
 
 
 def vendor_of(text: str) -> str | None:
-    """Return the vendor that a text names, unless it is NVIDIA; None without one.
+    """Return the accelerator vendor other than NVIDIA that a text names; None if it names none.
 
-    ``data/gpus/other_vendors.csv`` has the words of each vendor, as patterns of whole words.
+    ``data/gpus/other_vendors.csv`` has the words that name each vendor, as patterns of whole words.
 
     >>> vendor_of("MI300X"), vendor_of("AMD Instinct"), vendor_of("H100-SXM")
     ('AMD', 'AMD', None)
@@ -25,7 +25,7 @@ def vendor_of(text: str) -> str | None:
 
 
 def refuse_other_vendor(name: str, *texts: str) -> None:
-    """Refuse an accelerator of another vendor, which would otherwise be timed as an NVIDIA GPU.
+    """Refuse an accelerator of a vendor other than NVIDIA; its times would be an NVIDIA GPU's.
 
     Args:
         name: Name of the accelerator as the user gave it.

@@ -9,10 +9,10 @@ GENERATE, POOLING = "generate", "pooling"
 
 
 def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
-    """Return a model as ``--runner`` serves it; ``auto`` follows the model's architecture.
+    """Return a model as ``--runner`` serves it: for text or pooling; ``auto`` changes nothing.
 
     Raises:
-        PinnError: If the task is to generate tokens, and the model has no output head.
+        PinnError: If ``runner`` is ``generate`` and the model has no output head.
     """
     if runner == GENERATE and model.pooled:
         fault = f"{model.name} has no output head"
@@ -21,7 +21,7 @@ def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
 
 
 def check_output(model: ModelSpec, output_tokens: int) -> None:
-    """Refuse output tokens of a pooling model.
+    """Refuse a workload with output tokens for a pooling model.
 
     Raises:
         PinnError: If the model is a pooling model and the number of output tokens is not 0.

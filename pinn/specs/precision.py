@@ -1,10 +1,10 @@
-"""Number formats of weights and caches: bytes per element, and the tensor-core rate they run at."""
+"""Number formats of weights and KV caches: bytes per element, and tensor-core math."""
 
 from dataclasses import dataclass
 
 from pinn.errors import PinnError
 
-#: Bytes per element of activations between kernels.
+#: Bytes per element of activations in memory between kernels (16 bits).
 ACTIVATION_BYTES = 2.0
 
 
@@ -14,10 +14,11 @@ class Precision:
 
     Attributes:
         name: Key in ``PRECISIONS``.
-        bytes_per_weight: Bytes per element, including the scale of its block.
+        bytes_per_weight: Bytes per element, including its share of the block's scale.
         math: Tensor-core math that computes with the format: ``bf16``, ``fp8``, ``int8`` or
             ``fp4``. Weight-only formats are dequantized and run at the bf16 rate.
-        dynamic_activations: Whether every step quantizes activations, with extra kernels.
+        dynamic_activations: Whether activations are quantized in every step, which takes extra
+            kernels.
         timed_as: Key of the format whose kernel times are used, if its own kernels were not
             measured; else empty.
     """
@@ -30,24 +31,25 @@ class Precision:
 
     @property
     def kernels(self) -> str:
-        """Return the name of the format whose measured kernel times are used for this format."""
+        """Return the name of the format whose measured kernel times this format has."""
         return self.timed_as or self.name
 
     @property
     def static_activations(self) -> bool:
-        """Return whether activations are scaled by constant factors in the checkpoint."""
+        """Return whether activations are scaled by constant factors stored in the checkpoint."""
         return self.math == "fp8" and not self.dynamic_activations
 
 
-#: fp8 scales activations by their values in each step. fp8_static scales them by factors of the
-#: checkpoint, which the kernels before a multiplication apply. Block scales: fp8_block has an fp32
-#: scale per 128 x 128, int4 an fp16 scale per group of 128 (or 32 at worst), mxfp4 an 8-bit scale
-#: per 32 (OCP MX specification 1.0), nvfp4 an fp8 scale per 16, and bitsandbytes' nf4 an fp32 scale
-#: per 64. mxfp4 multiplies 16-bit activations, at the 16-bit rate at best: ``w4a16_mxfp4`` of
-#: aiconfigurator-core 0.12.0 (``moe_perf``) reaches at most 625 TFLOP/s on B200 in vLLM 0.24.0 and
-#: SGLang 0.5.14, where mxfp8 reaches 2,490. mxfp4_mxfp8 is an mxfp4 checkpoint served with mxfp8
-#: activations, which multiply at the 8-bit rate (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
-#: Formats with ``_wo`` quantize only weights, and multiply in 16 bits.
+#: Number formats by name. fp8 scales activations by their values in each step. fp8_static scales
+#: them by factors from the checkpoint, which the kernels before a multiplication apply. Block
+#: scales are as follows: fp8_block has an fp32 scale per 128 x 128 weights, int4 an fp16 scale per
+#: group of 128 (or 32 at worst), mxfp4 an 8-bit scale per 32 (OCP MX specification 1.0), nvfp4 an
+#: fp8 scale per 16, and bitsandbytes' nf4 an fp32 scale per 64. mxfp4 multiplies 16-bit
+#: activations, at the 16-bit rate at best: ``w4a16_mxfp4`` of aiconfigurator-core 0.12.0
+#: (``moe_perf``) reaches at most 625 TFLOP/s on B200 in vLLM 0.24.0 and SGLang 0.5.14, where mxfp8
+#: reaches 2,490. mxfp4_mxfp8 is an mxfp4 checkpoint served with mxfp8 activations, which multiply
+#: at the 8-bit rate (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8). Formats with ``_wo`` quantize
+#: only weights, and multiply in 16 bits.
 PRECISIONS: dict[str, Precision] = {
     p.name: p
     for p in (

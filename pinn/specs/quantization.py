@@ -1,4 +1,4 @@
-"""Quantization of a checkpoint: the number format of each weight matrix."""
+"""Quantization of a checkpoint: the number format of each of its weight matrices."""
 
 import warnings
 from collections import Counter
@@ -11,13 +11,14 @@ from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization_block import Block, quantization_words
 from pinn.specs.quantization_formats import named_formats
 
-# In every method, vLLM keeps the router in the model's own format. The output head keeps this
-# format unless GPTQ's ``lm_head`` flag or a group names the output head.
+# In every method, vLLM keeps the router in the model's own format. The output head also keeps the
+# model's own format unless GPTQ's ``lm_head`` flag or a group names the output head.
 
-#: Number formats, each with the patterns of its matrices; None is the model's own format.
+#: Number formats, each with the patterns of its matrices; None means the model's own format.
 Groups = tuple[tuple[ModulePatterns, Precision | None], ...]
 
-#: Minimum share of a weight type's bytes in formats other than the assumed one, for a warning.
+#: Share of a weight type's bytes in formats other than the assumed one, above which a warning
+#: reports them.
 _REPORTED_SHARE = 0.1
 _HEADS = ("lm_head", "model.lm_head", "language_model.lm_head")
 
@@ -27,10 +28,11 @@ class Quantization:
     """Number formats that a checkpoint's quantization config specifies.
 
     Attributes:
-        groups: Formats with the patterns of their matrices; the first match counts.
+        groups: Number formats with the patterns of their matrices; for a matrix, the first match
+            counts.
         lm_head: Format of the output head; None if the checkpoint does not quantize it.
         kv_cache: Format of the KV cache; None if the checkpoint specifies none.
-        source: Name of the file, for warning messages.
+        source: Name of the file with the quantization config, for warnings.
     """
 
     groups: Groups
@@ -40,14 +42,15 @@ class Quantization:
 
     @property
     def expressions(self) -> int:
-        """Return the number of regular expressions that every matrix name is matched against."""
+        """Return the number of regular expressions with which every matrix name is compared."""
         return sum(targets.expressions for targets, _ in self.groups)
 
     def of_kind(self, kind: str, modules: list[Matrix], base: Precision) -> Precision:
-        """Return the format of most bytes of a weight type, which is assumed for all its bytes.
+        """Return the format of most bytes of a weight type (such as experts), assumed for them all.
 
         Some checkpoints leave single layers in 16 bits (the first, dense ones), or all of latent
-        attention but its output (DeepSeek-V3.1-NVFP4). A warning reports larger deviations.
+        attention except its output projection (DeepSeek-V3.1-NVFP4). If other formats have a larger
+        share of the bytes, a warning reports them.
         """
         held = Counter[Precision]()
         for names, size in modules:
@@ -70,7 +73,7 @@ class Quantization:
 def read_quantization(
     config: Mapping[str, object], source: str, fallback: str | None = None
 ) -> Quantization:
-    """Return the formats in a ``quantization_config`` or in a ``hf_quant_config.json``.
+    """Return the number formats in a ``quantization_config`` or a ``hf_quant_config.json``.
 
     Args:
         config: JSON object to read.
@@ -90,8 +93,8 @@ def read_quantization(
         warnings.warn(f"{error}; using {fallback} for all linear layers", stacklevel=2)
         named = [(["Linear"], fallback)]
     groups = [(ModulePatterns(t, source), precision(f) if f else None) for t, f in named]
-    # A pattern of a layer's name takes precedence over the class name "Linear" (vLLM:
-    # find_matched_target).
+    # A pattern of a matrix's name takes precedence over the class name "Linear" (vLLM:
+    # find_matched_target), so groups with "Linear" are last.
     groups.sort(key=lambda group: group[0].is_default)
     ignored = ModulePatterns(_ignored(block), source)
     head = next((form for targets, form in groups if targets.names(_HEADS)), None)
@@ -106,7 +109,7 @@ def read_quantization(
 
 def _ignored(block: Block) -> list[str]:
     listed = [e for key in quantization_words("excluded") for e in block.texts(key)]
-    dynamic = block.values.get("dynamic")  # GPTQModel: "-:REGEX" excludes the matrices that match
+    dynamic = block.values.get("dynamic")  # GPTQModel: "-:REGEX" excludes matrices that match
     if isinstance(dynamic, Mapping):
         listed += [f"re:{key[2:]}" for key in dynamic if key.startswith("-:")]
     return listed

@@ -1,4 +1,4 @@
-"""A quantization block of a checkpoint, with typed values and errors that name the key."""
+"""A checkpoint's quantization config, with typed values and errors that name the key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from pinn.specs.precision import PRECISIONS
 
 
 def quantization_words(kind: str) -> Any:
-    """Return the table in ``data/models/quantization.json`` under a key."""
+    """Return one table of ``data/models/quantization.json``, by its key."""
     return models_file("quantization.json")[kind]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A ``quantization_config`` of a checkpoint, or an object inside one.
+    """The ``quantization_config`` of a checkpoint, or an object inside it.
 
     Attributes:
         values: The JSON object.
@@ -33,7 +33,7 @@ class Block:
         return "modelopt" if not method and self.values.get("quant_algo") else method
 
     def unknown(self, key: str, value: object, known: object = ()) -> NoReturn:
-        """Raise the error for an unknown value of a key.
+        """Raise the error for an unknown value of a key in the quantization config.
 
         Raises:
             PinnError: Always; the message states the key, its known values and the flag that
@@ -47,7 +47,7 @@ class Block:
         )
 
     def named(self, key: str, value: object, table: Mapping[str, str]) -> str:
-        """Return the meaning of the value of a key, from a table of known values.
+        """Return the meaning of a key's value, according to a table of known values.
 
         Raises:
             PinnError: If the table lacks the value.
@@ -68,7 +68,7 @@ class Block:
         return value
 
     def objects(self, key: str) -> dict[str, Mapping[str, Any]]:
-        """Return the JSON objects, by name, in the object under a key.
+        """Return the JSON objects inside the object under a key, by their names.
 
         Raises:
             PinnError: If the value is not an object of JSON objects.

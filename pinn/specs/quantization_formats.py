@@ -1,7 +1,7 @@
-"""Number formats in the quantization block of a checkpoint, by method.
+"""Number formats in a checkpoint's quantization config, by quantization method.
 
 Sources: vLLM 0.15.1 to 0.33.0 (``vllm/model_executor/layers/quantization``); hqq from vLLM 0.10.2,
-w4afp8 from SGLang 0.5.23. The methods' words are in ``data/models/quantization.json``.
+w4afp8 from SGLang 0.5.23. The words of each method are in ``data/models/quantization.json``.
 """
 
 import re
@@ -12,17 +12,18 @@ from typing import Any
 from pinn.errors import PinnError
 from pinn.specs.quantization_block import Block, quantization_words
 
-#: Lists of patterns, each with the key of its format in ``PRECISIONS``; None is the model's own.
+#: Lists of patterns of matrix names, each with the key of its format in ``PRECISIONS``; None means
+#: the model's own format.
 Named = list[tuple[list[str], str | None]]
 
 _ALL = ["Linear"]
-#: Pattern that selects routed experts under all of their names.
+#: Pattern that selects the routed experts' matrices under all of their names.
 _EXPERTS = ["experts"]
 _SPECIAL = frozenset("*+?^$()[]{}|\\")
 
 
 def named_formats(block: Block) -> Named:
-    """Return the formats in a quantization block, each with the patterns of its matrices.
+    """Return the number formats in a quantization config, each with its matrices' patterns.
 
     Raises:
         PinnError: If the method, or the value of one of its keys, is unknown.
@@ -34,7 +35,7 @@ def named_formats(block: Block) -> Named:
     return _READERS[method](block)
 
 
-# Methods with one format for all matrices that are not excluded.
+# Methods with a single format for all matrices that are not excluded from quantization.
 
 
 def _fp8(block: Block) -> Named:
@@ -51,8 +52,8 @@ def _fp8(block: Block) -> Named:
 
 
 def _bits_and_bytes(block: Block) -> Named:
-    # bitsandbytes.py: weights have 4 bits, or 8 with load_in_8bit; LLM.int8 quantizes activations,
-    # too.
+    # With bitsandbytes, weights have 4 bits, or 8 bits with load_in_8bit (LLM.int8), which also
+    # quantizes activations (bitsandbytes.py).
     return [(_ALL, "int8" if block.values.get("load_in_8bit") is True else "nf4")]
 
 
@@ -62,7 +63,8 @@ def _hqq(block: Block) -> Named:
     return [(_ALL, block.named("nbits", bits, _BITS))]
 
 
-# GPTQ, AWQ and AutoRound: integer weights. A rule may set another number of bits for some matrices.
+# GPTQ, AWQ and AutoRound: integer weights. A rule in the config may set another number of bits for
+# some matrices.
 
 _BITS = {"4": "int4_wo", "8": "int8_wo"}
 
@@ -78,7 +80,7 @@ def _integers(block: Block) -> Named:
 
 
 def _quantized_modules(block: Block) -> list[str]:
-    """Return patterns of GPTQ's quantized matrices (auto_gptq.py: modules_in_block_to_quantize)."""
+    """Return patterns of the matrices that GPTQ quantized (``modules_in_block_to_quantize``)."""
     listed = block.values.get("modules_in_block_to_quantize")
     if not isinstance(listed, list):
         return _ALL
@@ -87,7 +89,7 @@ def _quantized_modules(block: Block) -> list[str]:
 
 
 def _auto_round(block: Block) -> Named:
-    """Return AutoRound's formats. ``extra_config`` sets bits per matrix, 16 for 16-bit weights."""
+    """Return AutoRound's formats, of which ``extra_config`` overrides the bits of some matrices."""
     kind, bits = str(block.values.get("data_type") or "int"), block.values.get("bits")
     found: Named = []
     for name, own in block.objects("extra_config").items():
@@ -102,8 +104,8 @@ def _rounded(block: Block, kind: str, bits: object) -> str:
     return block.named("data_type and bits", f"{kind}{bits}", quantization_words("auto_round"))
 
 
-# ModelOpt and torchao: one word names the format of weights and activations, of all matrices or of
-# each matrix.
+# ModelOpt and torchao: one word names the formats of weights and activations together, for all
+# matrices or for each matrix.
 
 _LAYER = re.compile(r"^.*?layers\.(\d+)\.")
 
@@ -160,7 +162,7 @@ def _torchao_format(block: Block, config: object) -> str:
     return block.named("quant_type", name, quantization_words("torchao"))
 
 
-# compressed-tensors and Quark: weights and inputs have separate formats.
+# compressed-tensors and Quark: weights and activations have separate formats.
 
 
 def _compressed(block: Block) -> Named:
@@ -177,7 +179,7 @@ def _compressed(block: Block) -> Named:
 
 
 def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
-    """Return the name of an element format and its scale group, a key of the table ``schemes``."""
+    """Return an element format and its scale group as text, a part of keys of table ``schemes``."""
     kind, size = f"{tensor.get('type')}{tensor.get('num_bits')}", tensor.get("group_size")
     if kind == "float8" and strategy in ("block", "per_block"):
         return f"{kind} in blocks"
@@ -186,7 +188,7 @@ def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
 
 
 def _inputs(tensor: object) -> str:
-    """Return the name of an activation format; scales are static (in the file) by default."""
+    """Return an activation format as text; without a statement, scales are static (in the file)."""
     if not tensor:
         return "16-bit"
     if not isinstance(tensor, Mapping):
@@ -221,7 +223,7 @@ def _quark_format(block: Block, key: str, config: Mapping[str, Any]) -> str:
 
 
 def _quark_tensor(config: object) -> dict[str, Any] | None:
-    """Return a Quark tensor in compressed-tensors' words; of several parts, the elements' part."""
+    """Return a Quark tensor's format in compressed-tensors' words; of several, the narrowest's."""
     listed = config if isinstance(config, list) else [config]
     known = quantization_words("quark_dtypes")
     found = []

@@ -1,4 +1,4 @@
-"""Images or audio clips that every request of a load contains."""
+"""Images or audio clips that every request of a workload contains."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -9,13 +9,13 @@ from pinn.specs.images import ImageReader, parse_size
 from pinn.specs.media import MediaItem, Unread
 
 IMAGE, AUDIO = "image", "audio"
-#: Options by type of input; the first option of a type is the one that requests it.
+#: Command-line options by type of media; the first option of a type is the one that requests it.
 OPTIONS = {
     IMAGE: ("--images-per-request", "--image-size"),
     AUDIO: ("--audio-seconds", "--audios-per-request"),
 }
 WORDS = {IMAGE: "images", AUDIO: "audio"}
-#: Maximum length of an audio clip: a day, in seconds.
+#: Maximum length of an audio clip in seconds: one day.
 MOST_AUDIO_S = 86_400.0
 
 
@@ -33,7 +33,7 @@ class MediaFlags(Protocol):
 
     @property
     def audios_per_request(self) -> int:
-        """Return the number of audio clips per request, if there are any."""
+        """Return the number of audio clips per request; it counts only if they have a length."""
 
     @property
     def audio_seconds(self) -> float:
@@ -48,8 +48,8 @@ class RequestMedia:
         kind: ``image`` or ``audio``.
         count: Number of images or clips.
         size: Pixels of each image, such as ``1024x768``, or seconds of each clip.
-        item: Tokens and encoder work of each item.
-        first_token: Prompt tokens before the first item.
+        item: Tokens and encoder work of each image or clip.
+        first_token: Number of prompt tokens before the first image or clip.
     """
 
     kind: str
@@ -70,13 +70,13 @@ class RequestMedia:
 
     @property
     def title(self) -> str:
-        """Return the number of images or audio clips, and the size of each, as text."""
+        """Return the number of images or audio clips of a request, and their size, as text."""
         if self.kind == IMAGE:
             return f"{self.count} image{'s'[: self.count > 1]} of {self.size}"
         return f"{self.count} audio clip{'s'[: self.count > 1]} of {self.size} s"
 
     def begun_in(self, cached: int, new: int) -> int:
-        """Return the number of items that begin within ``new`` tokens after ``cached`` tokens.
+        """Return how many images or clips begin in ``new`` prompt tokens after ``cached`` ones.
 
         >>> images = RequestMedia(IMAGE, 3, "32x32", MediaItem(4, 4, 16, 16), first_token=2)
         >>> [images.begun_in(0, 2), images.begun_in(0, 3), images.begun_in(3, 100)]
@@ -87,19 +87,19 @@ class RequestMedia:
 
 
 def media_options(images: object, audio: object) -> str:
-    """Return the options for a model's image and audio input as text; empty without such input."""
+    """Return the options for images and audio that a model supports, as text; empty for none."""
     readers = {IMAGE: images, AUDIO: audio}
     known = (ImageReader, AudioReader)
     return " or ".join(OPTIONS[kind][0] for kind, r in readers.items() if isinstance(r, known))
 
 
 def items_begun(position: float, first_token: int, tokens: int, count: int) -> int:
-    """Return how many of ``count`` items begin before a position of the prompt."""
+    """Return how many of ``count`` images or clips begin before a position of the prompt."""
     return int(min(max(-((first_token - position) // tokens), 0), count))
 
 
 def asked_kind(flags: MediaFlags) -> str:
-    """Return the input that requests have by the flags, ``image`` or ``audio``; else empty.
+    """Return the type of media that the flags request, ``image`` or ``audio``; empty for none.
 
     Raises:
         PinnError: If images and audio are both given, or audio clips without their length.
@@ -122,14 +122,14 @@ def request_media(
     flags: MediaFlags,
     first_token: int = 0,
 ) -> RequestMedia | None:
-    """Return the images or audio clips of each prompt; None without any.
+    """Return the images or audio clips of each prompt; None if the flags request none.
 
     Args:
         images: Rule by which an image becomes tokens; None without image input.
         audio: Rule by which an audio clip becomes tokens; None without audio input.
-        name: Name of the model, for the error.
+        name: Name of the model, for error messages.
         flags: Number and size of images, or of audio clips.
-        first_token: Prompt tokens before the first item.
+        first_token: Number of prompt tokens before the first image or clip.
 
     Raises:
         PinnError: If the tokens of the model's images or audio are unknown, or a size is wrong.

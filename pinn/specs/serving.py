@@ -12,16 +12,16 @@ from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
-#: SGLang's name of the library that exchanges tokens between the GPUs of the experts.
+#: SGLang's name of the library (DeepEP) that exchanges tokens between the experts' GPUs.
 DEEPEP = "deepep"
-#: CUDA graph modes: whole steps, pieces between attention layers, or none. ``FULL_AND_PIECEWISE``
-#: captures whole decode steps, and steps with prompts in pieces.
+#: vLLM's CUDA graph modes: whole steps, pieces between attention layers, or no graphs.
+#: ``FULL_AND_PIECEWISE`` captures whole decode steps, and steps with prompts in pieces.
 CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
 RUNNERS = ("auto", GENERATE, POOLING)
-#: Ways in which tensor-parallel GPUs share an encoder of images: each GPU has a part of every
-#: matrix, or encodes whole images.
+#: Ways in which tensor-parallel GPUs share an image encoder: each GPU has a part of every matrix,
+#: or encodes whole images.
 ENCODER_MODES = WEIGHTS, DATA = ("weights", "data")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 
@@ -30,18 +30,19 @@ KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 class ServingSpec:
     """An engine and its flags.
 
-    Each field, with its line in ``data/engines/flags.csv``, defines a flag: an option of the
+    Each field, with its row in ``data/engines/flags.csv``, defines a flag: an option of the
     commands, a key of lists and a column of tables. A field has vLLM's name of the flag, or the
-    name in the first engine that has the flag. Its line has the help and the other engines' names,
-    which are accepted everywhere. The meaning may differ by engine: SGLang's tensor-parallel size
-    counts all GPUs. ``pinn.engines.recipe_rules`` derives from the flags what the engine runs.
+    name in the first engine that has the flag. Its row has the help text and the other engines'
+    names, which are accepted everywhere. The meaning of a flag may differ by engine: SGLang's
+    tensor-parallel size counts all GPUs. ``pinn.engines.recipe_rules`` resolves the flags into the
+    engine's configuration.
 
     None means the engine's default on the GPU (``data/engines/defaults.csv``). A ``max_model_len``
-    of None is the model's own maximum. An empty ``engine_version`` is the release in that table.
-    With ``generation_config`` ``auto``, sampling follows the model's generation_config.json; with
-    ``vllm``, vLLM's own defaults. ``override_generation_config`` is a JSON object that takes
-    precedence over both. The object also contains settings that clients send, such as
-    ``{"temperature": 0}`` for greedy sampling.
+    of None is the model's own maximum. An empty ``engine_version`` means the reference release in
+    that table. With ``generation_config`` ``auto``, sampling follows the model's
+    generation_config.json; with ``vllm``, vLLM's own defaults. ``override_generation_config`` is a
+    JSON object that takes precedence over both. The object also contains settings that clients
+    send, such as ``{"temperature": 0}`` for greedy sampling.
     """
 
     tensor_parallel_size: int = flag(1, least=1, shorts=("-tp",), decides_cost=True)

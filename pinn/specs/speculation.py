@@ -1,4 +1,4 @@
-"""Speculative decoding: draft tokens, verified tokens and their acceptance in a step.
+"""Speculative decoding: draft tokens, their verification and their acceptance in a step.
 
 Engines have different flags for speculation, which are all converted to :class:`Speculation`.
 """
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = "ngram", "draft_model", "eagle", "eagle3", "mtp"
 
-#: Value of a flag that disables speculative decoding.
+#: Value of ``--speculative-config`` that disables speculative decoding.
 NONE = "none"
-#: Maximum number of draft tokens; a larger number is refused as a mistake.
+#: Maximum number of draft tokens per step; a larger number is refused as a mistake.
 MOST_TOKENS = 64
 
 
@@ -31,10 +31,10 @@ class AssumedAcceptance(NamedTuple):
     """Acceptance that is assumed for a method's draft tokens if the user gives none.
 
     Attributes:
-        rate: Measured probability that a draft token is accepted if those before it were; None if
-            it depends on the text.
-        low: Minimum of the sources' rates.
-        high: Maximum of the sources' rates.
+        rate: Probability, from measurements, that a draft token is accepted if all before it were;
+            None if it depends too much on the text.
+        low: Minimum of the acceptance rates in the sources.
+        high: Maximum of the acceptance rates in the sources.
         source: Names of the sources.
     """
 
@@ -45,23 +45,24 @@ class AssumedAcceptance(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return a sentence with the assumed rate and its range, or that a rate has to be given."""
+        """Return as text the assumed acceptance rate and its range, or a request to give a rate."""
         spread = f"{self.low:g} to {self.high:g}"
         if self.rate is None:
             return f"give --speculative-acceptance, measured values are {spread}: {self.source}"
         return f"acceptance {self.rate:g} ({spread}): {self.source}"
 
 
-# Rates are derived from measurements: the minimum number of tokens per step that SGLang's own tests
-# accept (0.5.23's wheel, sglang/test/server_fixtures and kits/spec_server_kits.py: GSM8K),
-# converted to the equal rate at all positions that yields this number. The rate of mtp is the one
-# that fits measured deployments. Greedy rates of papers, cited from memory, are the ends of the
-# range. A rate varies by tenths with text, model and sampling.
+# Acceptance rates are derived from measurements: the minimum number of tokens per step that
+# SGLang's own tests accept (0.5.23's wheel, sglang/test/server_fixtures and
+# kits/spec_server_kits.py: GSM8K), converted to the equal rate at all positions that yields this
+# number. The rate of mtp is instead the one that fits measured deployments. The ends of the range
+# are rates of greedy sampling in papers, cited from memory. Rates vary by tenths with text, model
+# and sampling.
 
 
 @cache
 def default_acceptance(method: str) -> AssumedAcceptance:
-    """Return the draft acceptance that ``data/engines/acceptance.csv`` assumes for a method."""
+    """Return the acceptance rate that ``acceptance.csv`` assumes for a drafting method."""
     rows = {row["method"]: row for row in read_rows(data_folder("engines") / "acceptance.csv")}
     row = rows[method]
     rate = float(row["rate"]) if row["rate"] else None
@@ -70,14 +71,14 @@ def default_acceptance(method: str) -> AssumedAcceptance:
 
 @cache
 def _words(engine: str, kind: str) -> dict[str, str]:
-    """Return the meaning of each of an engine's words in ``speculation_words.csv``.
+    """Return the meaning of an engine's words of one type in ``speculation_words.csv``.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        kind: Type of word. ``key`` is a key of the engine's JSON object, ``no_effect`` a key
+        kind: Type of word. ``key`` is a key of the engine's JSON object, and ``no_effect`` is a key
             without effect on predictions. ``method`` is a decoding type of TensorRT-LLM
-            (``tensorrt_llm/llmapi/llm_args.py``) or an algorithm of SGLang, whose ``EAGLE``
-            without a draft model is ``MTP``.
+            (``tensorrt_llm/llmapi/llm_args.py``) or an algorithm of SGLang, whose ``EAGLE`` without
+            a draft model is ``MTP``.
     """
     rows = read_rows(data_folder("engines") / "speculation_words.csv")
     return {r["word"]: r["method"] for r in rows if (r["engine"], r["kind"]) == (engine, kind)}
@@ -91,9 +92,9 @@ class Speculation:
         method: One of ``METHODS``.
         tokens: Draft tokens per request that a step verifies in addition to the next token.
         passes: Forward passes of the draft model per step; 0 if drafting does not use the GPU.
-        branches: Draft branches per request that each pass after the first extends (the top-k of a
-            tree).
-        acceptance: Probability by position that a draft token is accepted if those before it were;
+        branches: Number of draft branches per request that each pass after the first one extends
+            (the top-k of a tree); 1 for a chain.
+        acceptance: Probability, by position, that a draft token is accepted if all before it were;
             empty if unknown.
         draft: Name of the draft model, or path of its config.json; empty if the target model's own
             layer drafts.
@@ -108,12 +109,12 @@ class Speculation:
 
     @property
     def positions(self) -> int:
-        """Return the maximum number of accepted draft tokens per request: for a tree, its depth."""
+        """Return the maximum accepted draft tokens per request and step; for a tree, its depth."""
         return min(self.passes or self.tokens, self.tokens)
 
     @property
     def chances(self) -> tuple[float, ...]:
-        """Return the probabilities that at least 1, 2, ... draft tokens are accepted.
+        """Return the probabilities that at least 1, 2, ... draft tokens of a request are accepted.
 
         Raises:
             PinnError: If no acceptance rate is given, and none is assumed for the method.
@@ -126,22 +127,23 @@ class Speculation:
     def tokens_per_step(self) -> float:
         """Return the expected tokens per request and decode step: 1 + the sum of ``chances``.
 
-        This is equation 1 of Leviathan et al. (arXiv 2211.17192), for rates that differ by
+        The sum is equation 1 of Leviathan et al. (arXiv 2211.17192), for rates that differ by
         position.
         """
         return 1.0 + sum(self.chances)
 
     def described(self) -> dict[str, object]:
-        """Return the fields, and ``tokens_per_step``, as an object for JSON."""
+        """Return the settings, and ``tokens_per_step``, as an object for JSON."""
         gain = self.tokens_per_step if self.acceptance else None
         return asdict(self) | {"acceptance": list(self.acceptance), "tokens_per_step": gain}
 
 
 def with_acceptance(asked: Speculation, text: str) -> Speculation:
-    """Return speculation settings with the rates of ``--speculative-acceptance`` added.
+    """Return speculation settings with given or assumed acceptance rates added.
 
     Raises:
-        PinnError: If the text is not a list of rates, or has rates for too few positions.
+        PinnError: If the text is not a list of rates, or has fewer rates than positions at which
+            tokens are drafted.
     """
     given, assumed = read_acceptance(text), default_acceptance(asked.method).rate
     if not given and assumed is None:
@@ -158,7 +160,7 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
 
 
 def read_acceptance(text: str) -> tuple[float, ...]:
-    """Return the rates in the text of ``--speculative-acceptance``; empty for an empty text.
+    """Return the acceptance rates in ``--speculative-acceptance``; empty for an empty text.
 
     Raises:
         PinnError: If the text is neither a rate nor a list of rates.
@@ -215,13 +217,14 @@ def asked_of_trtllm(config: str) -> Speculation:
 
 
 #: Values of ``--speculative-num-steps``, ``-eagle-topk`` and ``-num-draft-tokens`` that SGLang
-#: chooses (0.5.23 arg_groups/speculative_hook.py: ``_auto_choose_speculative_params``, before
-#: 0.5.13 ``server_args.py: auto_choose_speculative_params``). Llama has a tree. Until 0.5.7, all
-#: other types have a tree, too, except ``_CHAINED_AT_FIRST`` and, from 0.5.6 on, GLM-4. Separate
-#: draft models draft a chain.
+#: chooses for a tree of drafts and for a chain (0.5.23 arg_groups/speculative_hook.py:
+#: ``_auto_choose_speculative_params``, before 0.5.13 ``server_args.py:
+#: auto_choose_speculative_params``). Llama models have a tree. Until 0.5.7, all other model types
+#: also have a tree, except ``_CHAINED_AT_FIRST`` and, from 0.5.6 on, GLM-4. Separate draft models
+#: always draft a chain.
 _SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
 _CHAINED_AT_FIRST = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"}
-#: Number of draft tokens of n-gram speculation (``_handle_ngram``; before 0.5.10
+#: SGLang's default number of draft tokens for n-gram speculation (``_handle_ngram``; before 0.5.10
 #: ``speculative_ngram_max_match_window_size``).
 SGLANG_NGRAM_TOKENS = 12
 
@@ -272,7 +275,7 @@ def _not_modelled(what: str, got: str, known: str) -> PinnError:
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
-    """Return settings of a chain of drafts: a pass per token, or none if text is looked up."""
+    """Return settings of a chain of drafts: a draft model's pass per token, or none for n-grams."""
     if not 1 <= tokens <= MOST_TOKENS:
         raise PinnError(f"the number of draft tokens must be 1 to {MOST_TOKENS}, got {tokens}")
     return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)

@@ -1,20 +1,23 @@
 """Grids of tiles or patches into which image processors of transformers 5.24 cut images.
 
-Sizes are (width, height). Each function names the function of transformers that it follows.
+Sizes are (width, height) unless stated otherwise. Each docstring names the function of transformers
+that it follows.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 
 Pair = tuple[int, int]
-#: Longest edge of any image, in pixels (idefics3/image_processing_idefics3.py: MAX_IMAGE_SIZE).
+#: Maximum length of an image's longest edge, in pixels (idefics3/image_processing_idefics3.py:
+#: MAX_IMAGE_SIZE).
 _LONGEST = 4096
 
 
 def between(width: int, height: int, edge: int, least: int, most: int) -> Pair:
-    """Return columns and rows of squares whose area is within limits in pixels (0 for no limit).
+    """Return columns and rows of squares that cover an image scaled to an area within limits.
 
-    qwen2_vl/image_processing_qwen2_vl.py: smart_resize.
+    Limits are in pixels; 0 means no limit. Source: qwen2_vl/image_processing_qwen2_vl.py:
+    smart_resize.
     """
     columns, rows = max(round(width / edge), 1), max(round(height / edge), 1)
     if most and columns * rows * edge**2 > most:
@@ -27,9 +30,9 @@ def between(width: int, height: int, edge: int, least: int, most: int) -> Pair:
 
 
 def filling(width: int, height: int, edge: int, most: int) -> Pair:
-    """Return columns and rows of at most ``most`` squares, at the image's aspect ratio.
+    """Return columns and rows of at most ``most`` squares, near the image's aspect ratio.
 
-    gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
+    Source: gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
     """
     scale = math.sqrt(most * edge**2 / (width * height))
     columns, rows = (math.floor(scale * n / edge) for n in (width, height))
@@ -39,17 +42,17 @@ def filling(width: int, height: int, edge: int, most: int) -> Pair:
 
 
 def within(width: int, height: int, patch: int, merge: int, longest: int, most: int) -> Pair:
-    """Return columns and rows of merged patches of an image scaled to limits, then padded.
+    """Return columns and rows of tokens of an image that is scaled to limits, then padded.
 
-    kimi_k25/image_processing_kimi_k25.py: navit_resize.
+    Source: kimi_k25/image_processing_kimi_k25.py: navit_resize.
 
     Args:
         width: Width of the image, in pixels.
         height: Height of the image, in pixels.
         patch: Edge of a patch, in pixels.
-        merge: Edge of a token, in patches.
+        merge: Edge of the square that becomes one token, in patches.
         longest: Maximum length of each edge, in patches.
-        most: Maximum number of patches.
+        most: Maximum number of patches of the image.
     """
     patches = max(1, height // patch) * max(1, width // patch)
     sides = [longest * patch / n for n in (width, height)]
@@ -59,9 +62,9 @@ def within(width: int, height: int, patch: int, merge: int, longest: int, most: 
 
 
 def canvas(width: int, height: int, tile: int, most: int) -> Pair:
-    """Return columns and rows of the tile grid that enlarges an image least, or shrinks it least.
+    """Return columns and rows of the tile grid for which an image is enlarged or shrunk least.
 
-    llama4/image_processing_llama4.py: find_supported_resolutions, get_best_fit.
+    Source: llama4/image_processing_llama4.py: find_supported_resolutions, get_best_fit.
     """
     grids = [(c, r) for r in range(1, most + 1) for c in range(1, most // r + 1)]
     scales = {(c, r): min(c * tile / width, r * tile / height) for c, r in grids}
@@ -71,9 +74,9 @@ def canvas(width: int, height: int, tile: int, most: int) -> Pair:
 
 
 def closest_aspect(width: int, height: int, tile: int, least: int, most: int) -> Pair:
-    """Return columns and rows of tiles whose aspect ratio is closest to the image's.
+    """Return columns and rows of the tile grid with the aspect ratio closest to the image's.
 
-    Of equally close grids, the largest one of up to twice the image's area is used
+    Of equally close grids, the largest one with up to twice the image's area is used
     (got_ocr2/image_processing_got_ocr2.py: get_optimal_tiled_canvas).
     """
     grids = [(c, r) for c in range(1, most + 1) for r in range(1, most + 1)]
@@ -90,7 +93,7 @@ def closest_aspect(width: int, height: int, tile: int, least: int, most: int) ->
 def best_resolution(width: int, height: int, sizes: Iterable[Pair]) -> Pair:
     """Return the size (height, width) that keeps most of an image's pixels with least padding.
 
-    image_processing_utils.py: select_best_resolution.
+    Source: image_processing_utils.py: select_best_resolution.
     """
 
     def kept(size: Pair) -> tuple[int, int]:
@@ -102,16 +105,16 @@ def best_resolution(width: int, height: int, sizes: Iterable[Pair]) -> Pair:
 
 
 def unpadded(width: int, height: int, grid: Pair, edge: int, condensed: int) -> int:
-    """Return the number of tokens of a grid of tiles without padding, plus one per row.
+    """Return the number of tokens of an image in a tile grid without padding, plus one per row.
 
-    llava_next/processing_llava_next.py: _get_unpadded_features, and LLaVA-OneVision's.
+    Sources: _get_unpadded_features of llava_next/processing_llava_next.py and of LLaVA-OneVision.
 
     Args:
         width: Width of the image, in pixels.
         height: Height of the image, in pixels.
         grid: Columns and rows of tiles.
         edge: Tokens along a tile's edge.
-        condensed: Maximum tokens, in tiles; 0 for no limit.
+        condensed: Maximum tokens, as a number of tiles; 0 for no limit.
     """
     columns, rows = grid[0] * edge, grid[1] * edge
     if width / height > columns / rows:
@@ -127,7 +130,7 @@ def unpadded(width: int, height: int, grid: Pair, edge: int, condensed: int) -> 
 def of_longest(width: int, height: int, tile: int, longest: int) -> Pair:
     """Return columns and rows of tiles of an image whose longest edge is scaled to ``longest``.
 
-    idefics3/image_processing_idefics3.py: get_number_of_image_patches.
+    Source: idefics3/image_processing_idefics3.py: get_number_of_image_patches.
     """
     upright = height > width
     short, long = sorted((width, height))
@@ -140,9 +143,9 @@ def of_longest(width: int, height: int, tile: int, longest: int) -> Pair:
 
 
 def cropped(width: int, height: int, tile: int, most: int, patch: int) -> tuple[int, int, int]:
-    """Return columns and rows of tiles, and their tokens without padding, plus one per row.
+    """Return columns and rows of tiles, and the tokens without padding, plus one per row.
 
-    phi4_multimodal/image_processing_phi4_multimodal.py: dynamic_preprocess, _preprocess.
+    Source: phi4_multimodal/image_processing_phi4_multimodal.py: dynamic_preprocess, _preprocess.
     """
     columns, rows = math.ceil(width / tile), math.ceil(height / tile)
     if columns * rows > most:
@@ -161,6 +164,6 @@ def cropped(width: int, height: int, tile: int, most: int, patch: int) -> tuple[
 
 
 def _halves(count: int, edge: int, padding: int) -> int:
-    """Return how many tokens a line of tiles has without padding: one for every two patches."""
+    """Return the tokens along a row or column of tiles without padding: one per two patches."""
     positions: Sequence[int] = [i * edge + j for i in range(count) for j in range(0, edge, 2)]
     return sum(position < count * edge - padding for position in positions)

@@ -1,1 +1,1 @@
-"""Reader of models of unknown families, based on the modules that transformers builds."""
+"""Interpretation of models of unknown families, from the modules that transformers builds."""

@@ -1,4 +1,4 @@
-"""Recognition of attention and recurrent mixers by class name and by shapes of projections."""
+"""Recognition of attention and recurrent layers by class name and by shapes of projections."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pinn.specs.modules.weights import Shape, UnrecognizedError, attribute, matr
 if TYPE_CHECKING:
     from torch import nn
 
-# Attention: projections are recognized by name, and their sizes are read from their shapes.
+# Attention: projections are recognized by name, and sizes follow from their shapes.
 
 _CLASS = re.compile(r"(Attention|Attn)(?!.*(Layer|Block)$)")
-#: Names of projections, without prefix and suffix, by their role.
+#: Names of projections, without common prefixes and suffixes, by their role in attention.
 _ROLES = {
     "q": ("q", "wq", "query"),
     "k": ("k", "wk", "key"),
@@ -34,7 +34,8 @@ _ROLES = {
 }  # fmt: skip
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 _AFFIX = re.compile(r"^(?:project_|linear_)|(?:_proj|_lin|_linear)$")
-#: Endings of names of vectors that an attention module may have without effect on its cost.
+#: Endings of names of vectors, such as biases, that an attention module may have without effect on
+#: its time.
 _VECTORS = ("bias", "sinks", "sink")
 _HEAD_WIDTHS = ("head_dim", "head_size", "attention_head_size", "d_head", "dim_head", "depth")
 
@@ -52,13 +53,13 @@ def read_attention(
     Args:
         module: An attention module.
         fields: The model's configuration.
-        window: Number of earlier tokens that a query may see; None for all.
+        window: Window of the layer, in tokens; None for full attention.
 
     Returns:
-        The sizes of the attention, and the shapes of its gates with one value per head.
+        The sizes of the attention, and the shapes of gate matrices that compute one value per head.
 
     Raises:
-        UnrecognizedError: If its weights do not fit any attention that has a cost model.
+        UnrecognizedError: If its weights do not fit any supported attention.
     """
     if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
         raise UnrecognizedError("cross-attention, to tokens outside the text, is not supported")
@@ -116,7 +117,7 @@ def _grouped(
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
-    """Return the output widths of query and key projection; 0 if keys and values differ."""
+    """Return the output widths of query and key projection; 0 for keys unlike values."""
     if "qkv" in shapes:
         queries = shapes["o"].inputs
         return queries, (shapes["qkv"].outputs - queries) / 2
@@ -163,14 +164,14 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
     return IndexerSpec(top_k, heads, width)
 
 
-# Recurrent mixers, recognized by class name.
+# Recurrent layers (linear attention, state spaces), recognized by class name.
 
 
 def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> LinearMixerSpec | None:
-    """Return the recurrent mixer of a module; None if class or attributes are not of a mixer.
+    """Return the recurrent layer in a module; None if class or attributes do not fit one.
 
     Raises:
-        UnrecognizedError: If its number of weights is not that of its mixer type.
+        UnrecognizedError: If its number of weights does not fit its type of recurrent layer.
     """
     own = ConfigFields({}, vars(module), type(module).__name__)
     for entry in models_file("mixers.json")["modules"]:

@@ -1,4 +1,4 @@
-"""Building of the text model of a config.json with transformers, on the meta device."""
+"""Building of a config.json's text model with transformers, on PyTorch's meta device."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pinn.specs.config_fields import ConfigFields, read_fields
 if TYPE_CHECKING:
     from torch import nn
 
-#: Number of tokens in the forward pass on the meta device, where the number has no effect.
+#: Number of tokens in the forward pass on the meta device; it does not affect the result.
 _TOKENS = 16
-#: Keys that would make transformers load third-party code, kernels or weights.
+#: Configuration keys that would make transformers load third-party code, kernels or weights.
 _UNSAFE = ("auto_map", "quantization_config", "compression_config", "use_pretrained_backbone")
 _LAYERS = re.compile(r"(^|_)layers?$")
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A text model on the meta device, which has shapes but no weights.
+    """A text model on PyTorch's meta device, which has shapes but no weights.
 
     Attributes:
-        module: The whole model, with its output head if it has one.
-        fields: The model's configuration with the defaults of its configuration class.
+        module: The whole model as a PyTorch module, with its output head if it has one.
+        fields: The model's configuration, completed with the defaults of its configuration class.
         calls: Number of calls of each module, by path, in one forward pass.
-        version: Release of transformers.
+        version: Release of transformers that built the model.
     """
 
     module: nn.Module
@@ -40,17 +40,18 @@ class BuiltModel:
 
     @property
     def title(self) -> str:
-        """Return as text the class of the model, and the library that built it."""
+        """Return as text the model's class, and the release of transformers that built it."""
         return f"{type(self.module).__name__} of transformers {self.version}"
 
 
 def build_text_model(fields: ConfigFields) -> BuiltModel:
     """Build the language model of a config.json with transformers' own code, and run it once.
 
-    Neither weights nor code of a model's folder are loaded.
+    No weights and no code from a model's folder are loaded.
 
     Raises:
-        PinnError: If transformers is missing, does not know the type, or cannot build or run it.
+        PinnError: If transformers is missing, does not know the model type, or cannot build or run
+            the model.
     """
     try:
         import transformers
@@ -102,7 +103,8 @@ def _text_module(config: Any) -> nn.Module:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     factory: Any = AutoModelForCausalLM if config.model_type in CAUSAL else AutoModel
-    # All other implementations need the values of masks and routers, which do not exist here.
+    # All other implementations need the values of masks and routers, which the meta device does not
+    # have.
     settings = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
     with torch.device("meta"):
         module: nn.Module = factory.from_config(
@@ -112,10 +114,10 @@ def _text_module(config: Any) -> nn.Module:
 
 
 def _calls(module: nn.Module) -> Counter[str]:
-    """Count the calls of each module in a forward pass; only the pass shows repeated layers.
+    """Count the calls of each module in one forward pass, which shows layers that run repeatedly.
 
-    Tensors have no values here. Tests whether all values are true return true (such as whether no
-    token is masked). Searches for nonzero values find none (such as experts with tokens).
+    Tensors on the meta device have no values. Tests of all values, such as whether no token is
+    masked, return true. Searches for nonzero values, such as experts with tokens, find none.
     """
     import torch
     from torch.overrides import TorchFunctionMode

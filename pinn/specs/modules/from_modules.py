@@ -1,4 +1,4 @@
-"""Reader of a model of an unknown family from the modules that transformers builds."""
+"""Interpretation of a model of an unknown family, from the modules that transformers builds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pinn.specs.modules.weights import (
 if TYPE_CHECKING:
     from torch import nn
 
-#: Minimum inner width of a feed-forward network, relative to the hidden size; a narrower pair of
+#: Minimum inner width of a feed-forward network, relative to the hidden size. A narrower pair of
 #: matrices is a gate.
 _NARROW = 0.5
 _MOST_NAMED = 3
@@ -48,7 +48,7 @@ def model_from_modules(
     Args:
         config: Parsed config.json.
         source: File name for error messages.
-        settings: Facts about the model outside the config.json.
+        settings: Facts about the model that the config.json lacks.
         refusal: Error that states why the config's keys do not determine the layers.
 
     Raises:
@@ -79,7 +79,7 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
 
 
 class ModuleReader:
-    """Reader of one built model, which recognizes its parts one by one."""
+    """Interpreter of one built model, which recognizes the model's parts one by one."""
 
     def __init__(self, built: BuiltModel, max_position: int) -> None:
         self._built, self._fields = built, built.fields
@@ -90,7 +90,7 @@ class ModuleReader:
         self._vocab, self._hidden = self._table.weight.shape
 
     def read(self) -> tuple[list[model.LayerPart], dict[str, Any]]:
-        """Return the parts of each layer, and all other parts as fields of ``ModelSpec``.
+        """Return the parts of all layers, and all other parts as fields of ``ModelSpec``.
 
         Raises:
             PinnError: If a weight of the model is not recognized, or layers run more than once.
@@ -132,7 +132,7 @@ class ModuleReader:
         return PinnError(f"{self._fields.source}: {self._built.title}: {text}")
 
     def _layer_list(self) -> tuple[str, list[nn.Module]]:
-        """Return the path and modules of the layers: the module list with the most weights."""
+        """Return path and modules of the layers, assuming the module list with the most weights."""
         lists = {
             path: [*each.children()]
             for path, each in self._built.module.named_modules()
@@ -168,7 +168,7 @@ class ModuleReader:
         return pairs + [model.LayerPart(index, None, network) for network in networks[1:]]
 
     def _with_shared(self, path: str, found: _LayerFindings) -> model.MoeFfnSpec | None:
-        """Return a layer's experts, with its dense networks as shared experts."""
+        """Return a layer's experts, with its dense feed-forward networks as shared experts."""
         if not found.experts:
             return None
         experts = found.experts[0]
@@ -180,7 +180,7 @@ class ModuleReader:
     def _walk(
         self, path: str, module: nn.Module, window: int | None, found: _LayerFindings
     ) -> None:
-        """Recognize a module; if its role is unknown, recognize the modules inside it."""
+        """Recognize a module in a layer or, if its role is unknown, the modules inside it."""
         try:
             if self._recognize(module, window, found):
                 return
@@ -237,7 +237,7 @@ class ModuleReader:
             self._findings.refuse(path, module, f"a weight of {shape}")
 
     def _outside(self, module: nn.Module, path: str, layers: list[nn.Module]) -> None:
-        """Read the parts outside the layers: norms, position tables, matrices of every token."""
+        """Recognize the parts outside layers: norms, position tables, matrices of every token."""
         for name, child in children(module):
             here = f"{path}.{name}".lstrip(".")
             if child is self._table or [*child.children()] == layers:
@@ -278,7 +278,7 @@ class _LayerFindings:
 
 
 def _beside_matrices(module: nn.Module) -> int:
-    """Return the weights of a recurrent mixer outside its matrices, such as its convolution."""
+    """Return the number of a recurrent layer's weights outside matrices (convolution, vectors)."""
     every = sum(p.numel() for p in module.parameters())
     return every - sum(prod(shape) for shape in matrices(module).values())
 

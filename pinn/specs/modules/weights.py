@@ -1,4 +1,4 @@
-"""Weights of a module, classified by shape: matrices, vectors, tables, networks and experts."""
+"""Weights of a PyTorch module, classified by shape: matrices, vectors, tables and experts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class UnrecognizedError(Exception):
-    """Error with the reason why no cost model fits a module."""
+    """Error that states why a module's time cannot be predicted."""
 
 
 class Shape(NamedTuple):
-    """Output and input width of a weight matrix."""
+    """Output width and input width of a weight matrix."""
 
     outputs: int
     inputs: int
@@ -28,13 +28,13 @@ class Shape(NamedTuple):
 
 @dataclass
 class Findings:
-    """Weights of a model outside its mixers and feed-forward networks.
+    """Weights of a model outside attention, recurrent layers and feed-forward networks.
 
     Attributes:
         vectors: Number of elements of norms, biases, other vectors and small gates.
         tables: Number of elements of tables other than the embedding, such as position tables.
-        sides: Number of matrices that every token passes, by name and shape.
-        classes: Number of modules, by role and class name.
+        sides: Number of other matrices by which every token is multiplied, by name and shape.
+        classes: Number of recognized modules, by role and class name.
         unknown: Weights that were not recognized, as text with path and class.
     """
 
@@ -49,11 +49,11 @@ class Findings:
         self.classes[role, type(module).__name__] += 1
 
     def refuse(self, path: str, module: nn.Module, why: str = "") -> None:
-        """Record the weights of a module as not recognized."""
+        """Record that the weights of a module were not recognized, and why."""
         self.unknown.append(f"{path} ({type(module).__name__}{': ' if why else ''}{why})")
 
     def side_projections(self) -> tuple[tuple[int, Projection], ...]:
-        """Return the matrices outside the layers, which are replicated on every GPU."""
+        """Return (number, matrix) of the matrices outside layers, which every GPU has whole."""
         return tuple(
             (count, Projection(name, (Part(1, shape.outputs),), Part(1, shape.inputs)))
             for (name, shape), count in self.sides.items()
@@ -75,13 +75,13 @@ def _own(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def matrices(module: nn.Module) -> dict[str, Shape]:
-    """Return the shapes of the linear layers in a module, by path; the module itself counts."""
+    """Return the shapes of linear layers by path: those in a module, and the module itself."""
     found: dict[str, Shape] = {}
     for path, each in module.named_modules():
         weight = dict(_own(each)).get("weight")
         if weight is not None and weight.dim() == 2 and not is_table(each):
             rows, columns = weight.shape
-            # Conv1D of transformers.pytorch_utils stores the transposed matrix, as in GPT-2.
+            # Conv1D of transformers.pytorch_utils, as in GPT-2, stores the transposed matrix.
             is_transposed = type(each).__name__ == "Conv1D"
             found[path] = Shape(columns, rows) if is_transposed else Shape(rows, columns)
     return found
@@ -94,32 +94,32 @@ def vectors(module: nn.Module) -> dict[str, int]:
 
 
 def rest(module: nn.Module) -> list[str]:
-    """Return the paths of a module's weights that are neither linear layers nor vectors."""
+    """Return the paths of a module's weights that belong to neither linear layers nor vectors."""
     known = {f"{path}.weight".lstrip(".") for path in matrices(module)} | set(vectors(module))
     return [path for path, _ in module.named_parameters() if path not in known]
 
 
 def attribute(module: nn.Module, *names: str) -> int | None:
-    """Return the first whole number among given attributes of a module or of a module inside it."""
+    """Return the first whole number among attributes of a module or of a module inside it."""
     values = (getattr(m, name, None) for name in names for m in module.modules())
     return next((v for v in values if isinstance(v, int) and not isinstance(v, bool)), None)
 
 
 def children(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the name and module of each child that has weights, in order."""
+    """Yield (name, module) of each child module that has weights, in order."""
     for name, child in module.named_children():
         if next(child.parameters(), None) is not None:
             yield name, child
 
 
-# Feed-forward networks and mixtures of experts.
+# Recognition of feed-forward networks and mixtures of experts by the shapes of their matrices.
 
 _TOP_K = ("top_k", "moe_top_k", "num_experts_per_tok", "num_selected_experts", "topk")
 _EXPERTS = ("moe_num_experts", "num_experts", "n_routed_experts", "num_local_experts")
 
 
 def network_of(shapes: Sequence[Shape], stream: int) -> DenseFfnSpec | None:
-    """Return the feed-forward network that two or three matrices form, or None.
+    """Return the feed-forward network that two or three matrices form; None if they form none.
 
     >>> network_of([Shape(512, 128), Shape(512, 128), Shape(128, 512)], 128)
     DenseFfnSpec(width=512, gated=True)
@@ -137,7 +137,7 @@ def network_of(shapes: Sequence[Shape], stream: int) -> DenseFfnSpec | None:
 
 
 class Experts(NamedTuple):
-    """Routed experts: their number, their input and output width, and the network of one expert."""
+    """Routed experts: their number, their input and output width, and one expert's network."""
 
     number: int
     stream: int
@@ -145,7 +145,7 @@ class Experts(NamedTuple):
 
 
 def experts_of(module: nn.Module, hidden: int) -> Experts | None:
-    """Return the experts in a module's own tensors or children; None for other modules.
+    """Return the routed experts in a module's own tensors or children; None if there are none.
 
     Experts are stored as tensors of three dimensions, as lists of equal networks, or (DBRX) as
     matrices in which the rows of all experts follow each other.
@@ -167,7 +167,7 @@ def experts_of(module: nn.Module, hidden: int) -> Experts | None:
 
 
 def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
-    """Return the experts of stacked matrices, in either orientation, down projection last."""
+    """Return the experts in stacked matrices (number, rows, columns), the down projection last."""
     if len({number for number, _, _ in stacks}) > 1:
         return None
     for stream in (hidden, *stacks[-1][1:]):
@@ -182,7 +182,7 @@ def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
 
 
 def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Experts] | None:
-    """Return the module whose tensors are the routed experts: the mixture, or one inside it."""
+    """Return the module with the routed experts' tensors: the mixture itself, or one inside it."""
     named = [child for name, child in children(module) if "experts" in name]
     inner = [child for each in named for _, child in children(each)]
     for each in (*named, *inner, module):
@@ -195,7 +195,7 @@ def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Expert
 def read_experts(
     module: nn.Module, fields: ConfigFields, hidden: int, findings: Findings
 ) -> MoeFfnSpec | None:
-    """Return the mixture of experts of a module; None for a module without routed experts.
+    """Return the mixture of experts in a module; None for a module without routed experts.
 
     Raises:
         UnrecognizedError: If a weight belongs to neither an expert, the router nor a shared expert.
@@ -231,12 +231,12 @@ def read_experts(
 
 
 def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
-    """Return the ids of the experts' weight tensors, which the mixture's module may own."""
+    """Return the ids of the experts' weight tensors, which the whole mixture's module may own."""
     return {id(p) for p in holder.parameters() if holder is not module or p.dim() == 3}
 
 
 def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
-    """Refuse weights of a mixture that are neither experts, matrices, vectors nor biases."""
+    """Refuse a mixture with weights that are neither experts, matrices, vectors nor biases."""
     for path in rest(module):
         parameter = module.get_parameter(path)
         is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number
