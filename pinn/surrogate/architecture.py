@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 #: Array type, numpy's or torch's; all arrays in one call of :func:`forward` have the same type.
 A = TypeVar("A", np.ndarray, "torch.Tensor")
 
-#: Maximum allowed bound of a log correction, in absolute value: a factor of 5e21.
+#: Maximum of the setting ``beta_bound``: a correction by a factor of 5e21.
 _MOST_BOUND = 50.0
 
-#: Names of the statistics of the training inputs, which are arrays of the network.
+#: Names of the network's arrays that are statistics of the training inputs.
 INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 
 
@@ -137,7 +137,7 @@ def forward(
         xp: Operations on the arrays.
         settings: Size and bounds of the network.
         weights: Arrays by name, with the shapes of :func:`array_shapes`.
-        free: Features of deployments, ``[n, descriptors]``.
+        free: Features of deployments without the GPUs' rates, ``[n, descriptors]``.
         rates: Logarithms of the GPUs' rates (``RATES``) relative to an H100's, ``[n, rates]``.
     """
     beta_log = xp.rows(weights["beta_base"], free.shape[0])
@@ -151,7 +151,7 @@ def forward(
 def corrections(
     xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
 ) -> A:
-    """Return the log corrections of beta, ``[n, step features]``; arguments as in ``forward``."""
+    """Return log corrections of betas, ``[n, step features]``; arguments as in ``forward``."""
     standard = (free - weights["mean"]) / weights["scale"]
     hidden = xp.as_type(xp.clip(standard, weights["low"], weights["high"]), weights["beta_base"])
     for name in trunk_layers(settings):
@@ -164,11 +164,13 @@ def corrections(
 def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
     """Return d log(beta) / d log(rate), ``[n, step features, rates]``, within its bounds.
 
-    Head weights of 0 yield an elasticity of 0, or nearly 0 if 0 is an end of the range.
+    Before training, the weights of the head are 0. The elasticity is then 0, or nearly 0 if 0 is an
+    end of its range.
     """
     lower = weights["elasticity_lower"]
     span = weights["elasticity_upper"] - lower
-    # Keep the value away from 0 and 1, where the sigmoid has no gradient.
+    # Position of an elasticity of 0 within its range. It is kept away from 0 and 1, because the
+    # sigmoid has no gradient there.
     zero = xp.clip(-lower / span, 0.1, 0.9)
     raw = _linear(xp, weights, "elasticity_head", hidden).reshape(-1, *span.shape)
     return lower + span * xp.sigmoid(raw + (xp.log(zero) - xp.log1p(-zero)))
@@ -183,7 +185,7 @@ def _linear(xp: Operations[A], weights: Mapping[str, A], name: str, x: A) -> A:
 
 @dataclass(frozen=True)
 class NetworkWeights:
-    """Weights of a :class:`~pinn.surrogate.network.CoefficientNetwork`, in float64.
+    """Weights of a :class:`~pinn.surrogate.network.CoefficientNetwork` as numpy arrays in float64.
 
     Attributes:
         settings: Size and bounds of the network.
@@ -205,7 +207,7 @@ class NetworkWeights:
 
     @property
     def input_scale(self) -> InputScale:
-        """Mean, scale and range of the training inputs."""
+        """Mean, scale and range of the network's training inputs."""
         return InputScale(**{name: self.arrays[name] for name in INPUT_SCALE})
 
     def coefficients(

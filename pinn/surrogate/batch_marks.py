@@ -1,4 +1,4 @@
-"""Marks of batches that exceed the engine's limits or the range of the training data."""
+"""Warnings (marks) for batches that exceed the engine's limits or the range of training data."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[s
 
 
 def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
-    """Return a text per deployment on the limits that one batch exceeds there; empty if none."""
+    """Return, for each deployment, text on the limits that one batch exceeds; empty if none."""
     limits = [_limits(deployment) for deployment in deployments]
     beyond = beyond_taught(batch)
     marks = {each: "; ".join(_never_run(batch, each) + beyond) for each in set(limits)}
@@ -31,7 +31,7 @@ def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
 
 
 def _limits(deployment: Deployment) -> tuple[int, int, int]:
-    """Return the maximum requests per step, tokens per step, and context in tokens."""
+    """Return a deployment's maximum requests per step, tokens per step, and context length."""
     recipe = deployment.recipe
     longest = deployment.serving.max_model_len or deployment.model.max_position
     return recipe.max_requests, recipe.token_budget, longest

@@ -26,7 +26,7 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Trained network with the facts that its predictions depend on.
+    """Trained network, with facts about its training and the inputs of measured deployments.
 
     Attributes:
         network: Weights that are ready to predict; ``CoefficientNetwork.from_weights`` turns them
@@ -34,7 +34,7 @@ class Checkpoint:
         metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
         anchors: Inputs (features of a deployment, then rates) of the measured deployments in the
             training data, ``[anchors, descriptors + rates]``.
-        anchor_names: Names of the measured deployments in output.
+        anchor_names: Names under which the measured deployments appear in output, ``MODEL on GPU``.
     """
 
     network: NetworkWeights
@@ -46,7 +46,7 @@ class Checkpoint:
 
 
 def registry() -> dict[str, list[str]]:
-    """Return the ordered lists of names that determine the order of a checkpoint's arrays."""
+    """Return the lists of feature names whose order is the order in a checkpoint's arrays."""
     return {
         "step_features": [f"{f.name} [{f.unit}]" for f in STEP_FEATURES.values()],
         "request_features": [f"{f.name} [{f.unit}]" for f in REQUEST_FEATURES.values()],
@@ -103,7 +103,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarray:
-    """Return the inputs of the measured deployments, one row per name, after checking them."""
+    """Return the checked inputs of the measured deployments, one row per ``anchor_names`` entry."""
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise ValueError(f"{name} has a number that is not finite")

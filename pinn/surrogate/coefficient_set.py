@@ -1,4 +1,4 @@
-"""File of one deployment's coefficients and facts, in JSON."""
+"""JSON file of one deployment's coefficients, with facts about the deployment and the fit."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SCHEMA = "pinn coefficients 1"
 
 _FACTS = ("model", "gpu", "precisions", "serving", "named")
 
-#: Keys of ``named``, the names that the user gave, from which the deployment can be made again.
+#: Keys of ``named``, which has the names as the user gave them, to make the deployment again.
 NAMED = ("model", "gpu", "precision", "force")
 
-#: Flags that coefficients depend on. All other flags change step features or the schedule.
+#: Flags on which coefficients depend. All other flags only change step features or scheduling.
 _COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)
 
 
@@ -84,7 +84,7 @@ class CoefficientSet:
         return own | (facts.get("named") or {}) | (facts.get("serving") or {})
 
     def link_flags(self) -> dict[str, float]:
-        """Return the flags of the measured link to host memory; empty if it was not measured.
+        """Return flags with the measured rate of the link to host memory; empty if not measured.
 
         The measured rate includes the overhead of the copies.
         """
@@ -122,7 +122,7 @@ class CoefficientSet:
 
 
 def _of(facts: dict[str, Any], name: str) -> object:
-    """Return one fact of a deployment; if no release is given, the release of the defaults."""
+    """Return one fact of a deployment; the release, if not given, is that of the defaults."""
     serving = facts.get("serving") or {}
     if name == "engine_version" and serving.get(name) == "":
         return reference_version(serving.get("engine", VLLM)).value
@@ -208,7 +208,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
 
 
 def _check_facts(tree: dict[str, Any], path: Path) -> None:
-    """Check the types of the optional facts in a file: of the deployment and of the fit."""
+    """Check the types of a file's optional facts about the deployment and the fit."""
     for name in ("precisions", "serving", "named", "calibration"):
         if not isinstance(tree.get(name) or {}, dict):
             raise misfit(f"{path}: {name}", "be a JSON object", tree[name])
@@ -222,7 +222,10 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
 
 
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
-    """Return the names of coefficients with a variance, and their covariance, one text per row."""
+    """Return the JSON of a covariance: names of coefficients with a variance, and matrix rows.
+
+    Each row of the matrix is a text of numbers.
+    """
     free = np.flatnonzero(np.diag(covariance) > 0)
     rows = covariance[np.ix_(free, free)]
     return {
@@ -253,8 +256,8 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
         raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
     registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
-    # Unknown coefficients of 0 are skipped, because earlier versions wrote coefficients that no
-    # longer exist.
+    # Skip unknown coefficients that are 0: files of earlier versions have coefficients that this
+    # version lacks, and a coefficient of 0 has no effect.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
     odd = sorted(set(known) ^ set(registry))
     if odd:

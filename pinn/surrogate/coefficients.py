@@ -1,4 +1,4 @@
-"""Named coefficients of deployments, in the order of their feature lists."""
+"""Named coefficients (alpha and beta) of deployments, in the order of the lists of features."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 
 # Named coefficients of deployments: the output of the network, and the input of all later stages.
 
-#: Ordered features of each part of the coefficients.
+#: Part of the coefficients, ``beta`` or ``alpha`` -> its features, in order.
 REGISTRIES: dict[str, Mapping[str, StepFeature | RequestFeature]] = {
     "beta": STEP_FEATURES,
     "alpha": REQUEST_FEATURES,
 }
 
-#: Names of all coefficients with their part, first beta, then alpha: the order of joint vectors.
+#: Names of all coefficients, such as ``beta.gemm``: first betas, then alphas. Vectors of all
+#: coefficients have this order.
 NAMES: tuple[str, ...] = tuple(
     f"{part}.{name}" for part, registry in REGISTRIES.items() for name in registry
 )
@@ -28,7 +29,7 @@ NAMES: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Alpha and beta of ``n`` deployments in float64, in the order of their feature lists.
+    """Alpha and beta of ``n`` deployments in float64, in the order of the lists of features.
 
     Raises:
         PinnError: If an array has the wrong number of columns, or a value is negative, NaN or
@@ -62,6 +63,6 @@ class Coefficients:
         return np.concatenate([self.beta, self.alpha], axis=1)
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:
-        """Return the coefficients of the deployments at ``index``; a single index keeps a row."""
+        """Return the coefficients of the deployments at ``index``, also for a single index."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
         return Coefficients(self.beta[rows], self.alpha[rows])

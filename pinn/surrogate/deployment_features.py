@@ -30,10 +30,10 @@ from pinn.specs.model import Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Indices of the features that count once per step, with any number of passes.
+#: Indices of the features that count once per step, even if the step has draft passes.
 ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
-#: CUDA graph size larger than any step: an engine with graphs is assumed to run every draft pass as
-#: a graph.
+#: CUDA graph size, in tokens, above that of any step: an engine with CUDA graphs is assumed to run
+#: every draft pass as a graph.
 _ALWAYS_A_GRAPH = 1e18
 
 
@@ -59,7 +59,10 @@ class SpeculativeCosts:
     later: StepCosts
 
     def drafting(self, sums: BatchSums) -> list[tuple[int, StepCosts, BatchSums]]:
-        """Return number, costs and batch sums by type of draft pass; [] without a draft model."""
+        """Return (number of passes, costs, batch sums) of first and later draft passes.
+
+        The list is empty without a draft model.
+        """
         if self.passes == 0:
             return []
         first = drafted_sums(sums, self.tokens, "prefill_tokens")
@@ -69,7 +72,7 @@ class SpeculativeCosts:
 
 @lru_cache(maxsize=1024)
 def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
-    """Return the costs of the passes of a deployment; None without speculative decoding."""
+    """Return the costs of the passes of a deployment's steps; None without speculative decoding."""
     drafts = deployment.recipe.speculation
     if drafts is None:
         return None
@@ -84,7 +87,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Return costs of decodes with ``queries`` queries per key and ``rows`` CUDA graph rows."""
+    """Return costs for decodes with ``queries`` tokens and ``rows`` CUDA graph rows each."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,
@@ -94,9 +97,10 @@ def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
 
 
 def draft_pass_costs(deployment: Deployment) -> StepCosts:
-    """Return the costs of one draft pass, with the draft model as the model; shape ``[1]``.
+    """Return the costs of one pass of the draft model, as arrays of shape ``[1]``.
 
-    Included are the layers, the output head with greedy sampling, and the projection.
+    Included are the layers, the output head with greedy sampling, and the projection of embeddings
+    and of the target model's outputs to hidden states.
     """
     draft, gpu = deployment.draft, deployment.gpu
     assert draft is not None, "the deployment has no draft model"
@@ -162,13 +166,13 @@ def deployment_features(
     if costs is None:
         return step_features(step_costs([deployment]), sums)
     verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
-    # Host work per request counts once, with any number of its tokens to verify.
+    # Host work per request counts once, however many of its tokens are verified.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
     return verified + drafting_features(deployment, sums)
 
 
 def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:
-    """Return the roofline lower bound of steps in seconds, summed over their passes."""
+    """Return the roofline lower bound of steps in seconds, summed over target and draft passes."""
     costs = speculative_costs(deployment)
     if costs is None:
         return floor_seconds(step_costs([deployment]), sums)

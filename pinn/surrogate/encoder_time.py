@@ -1,4 +1,4 @@
-"""Time that images or audio in prompts add to the engine's steps: the time of their encoder.
+"""Time that images or audio in prompts add to the engine's steps: the run time of their encoder.
 
 vLLM encodes an item in the step that computes the item's first token, before the layers of the
 language model, so that all requests in the batch wait (0.33.0 v1/core/sched/scheduler.py:
@@ -39,10 +39,11 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
 #: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of groups of items in the step that yields the time of a further group; the items of a
-#: group are encoded at once.
+#: Number of groups of items in a step from whose time, minus that of the first item, the time of
+#: each further group is computed. The items of a group are encoded at the same time.
 _MANY = 8
-#: Overheads that encoders lack (scheduling), or that are added separately from kernels (launches).
+#: Step features whose overheads are not part of an encoder's work: encoders are not scheduled, and
+#: launches are timed separately, because they overlap the GPU's work.
 _APART = ("step", "request", "launched_layer")
 
 
@@ -65,22 +66,22 @@ class EncoderTime:
     together: int = 1
 
     def seconds(self, count: int) -> float:
-        """Return the seconds of encoding ``count`` items in one step; 0 without items."""
+        """Return the seconds in which one step encodes ``count`` items; 0 without items."""
         return step_encoder_seconds(count, self.first_s, self.further_s, self.together)
 
     def begun_in(self, batch: Batch) -> int:
-        """Return the number of items that a step with this batch encodes."""
+        """Return the number of images or audio clips that a step with this batch encodes."""
         rows = zip(
             batch.entry_counts, batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True
         )
         return sum(n * self.media.begun_in(c, new) for n, new, c, prefill in rows if prefill)
 
     def of_batch(self, batch: Batch) -> float:
-        """Return the seconds that an encoder adds to a step with this batch."""
+        """Return the seconds that the encoder adds to a step with this batch."""
         return self.seconds(self.begun_in(batch))
 
     def scaled(self, log_factor: float) -> "EncoderTime":
-        """Return the encoder time with all seconds multiplied by exp(``log_factor``)."""
+        """Return a copy with both encoding times multiplied by exp(``log_factor``)."""
         factor = math.exp(log_factor)
         first_s, further_s = self.first_s * factor, self.further_s * factor
         return replace(self, first_s=first_s, further_s=further_s)
@@ -91,7 +92,7 @@ class EncoderTime:
         return math.exp(-HALF_WIDTH), math.exp(HALF_WIDTH)
 
     def to_json(self) -> JsonObject:
-        """Return the value of the JSON key ``encoder``: counts, and seconds with their interval."""
+        """Return the JSON of the key ``encoder``: size of the media, and seconds with interval."""
         low, high = self.ends
         kind = self.media.kind
         size = {"image_size": self.media.size} if kind == IMAGE else {}
@@ -123,7 +124,7 @@ class EncoderTime:
 def asked_encoder(
     deployment: Deployment, flags: MediaFlags, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the encoder time of images or audio at the start of prompts; None without any.
+    """Return the encoder time of the images or audio that the flags describe; None without any.
 
     Args:
         deployment: Model, GPU and engine configuration.
@@ -150,7 +151,7 @@ def media_notice(media: RequestMedia) -> str:
 
 
 def step_encoder_seconds(count: int, first_s: float, further_s: float, together: int) -> float:
-    """Return the seconds of encoding ``count`` items in one step."""
+    """Return the seconds in which one step encodes ``count`` images or audio clips."""
     return first_s + (-(-count // together) - 1) * further_s if count > 0 else 0.0
 
 
@@ -185,7 +186,8 @@ def encoder_time(
         serving = deployment.serving
         release = f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
         warn_user(f"{release} has no --mm-encoder-tp-mode data for this model and ignores it")
-    # The JSON file has the hash of the tensor file, so the cache's key covers both files.
+    # The surrogates are a JSON and a tensor file. The JSON file has the hash of the tensor file, so
+    # a cache key of the JSON file covers both.
     first_s, further_s = remembered_value(
         _seconds, folder / "kernels.json", reader.encoder, deployment.gpu, ranks, media.item
     )
@@ -197,8 +199,8 @@ def encoder_time(
 def _seconds(
     kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: EncoderRanks, item: MediaItem
 ) -> list[float]:
-    """Return the seconds of the first item of a step, and of each further group of items."""
-    # Imported late, because it loads torch.
+    """Return the seconds to encode the first item of a step, and each further group of items."""
+    # Import only when needed, because these modules load torch, which is slow.
     from pinn.kernels.encoder import EncodedItems, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
 
@@ -223,7 +225,7 @@ def _seconds(
 
 
 def together(ranks: EncoderRanks, item: MediaItem) -> int:
-    """Return the number of items encoded at the same time; 1 if GPUs share an image's tiles."""
+    """Return how many items GPUs encode at the same time; 1 if they share the tiles of an image."""
     return ranks.items if item.patches == item.sequence else 1
 
 

@@ -7,10 +7,10 @@ from pinn.common import Json, JsonObject
 from pinn.common.run_names import short_names
 from pinn.surrogate.coefficient_set import CoefficientSet
 
-#: Names of metrics in sentences.
+#: Metric of an interval -> its name in sentences.
 METRIC_NAMES = {"tpot": "step time", "ttft": "TTFT"}
 
-#: Lower and upper end of an interval.
+#: Lower and upper end of a prediction interval.
 Ends = tuple[float, float]
 
 
@@ -20,20 +20,21 @@ class Evidence:
 
     Attributes:
         distance: JSON object with ``sentence``. For a network it also has ``nearest_measured``,
-            ``distance`` in standard deviations, ``left_out_models``, ``outside_training_range``
-            and, with intervals, ``kind``, ``place``, ``kernel_distance``, ``by_operator`` and
-            ``beyond_left_out``.
+            ``distance`` in standard deviations, ``left_out_models`` (range of this distance for
+            held-out models), ``outside_training_range`` and, with intervals, ``kind``, ``place``,
+            ``kernel_distance``, ``by_operator`` and ``beyond_left_out``
+            (``pinn.surrogate.uncertainty.network_evidence.describe_trust``).
         level: Share of measurements that the intervals cover.
-        usual: Ends of the interval of each metric (``tpot``, ``ttft``), relative to the predicted
-            value; empty without intervals.
+        usual: Metric (``tpot``, ``ttft``) -> ends of its interval below saturation, relative to the
+            predicted value; empty without intervals.
         coefficient_ends: Ends of the interval of each coefficient that has one, by ``beta.NAME``
             or ``alpha.NAME``.
         step_ends: Ends of the interval of each batch's step time, relative to the predicted time;
             empty without intervals.
-        far: For each batch, marks of kernels that are farther from measured kernels than the
-            kernels of all held-out data.
-        reference: Batch that the intervals of ``usual`` are for.
-        missing: Why a network has no intervals; empty if it has intervals.
+        far: For each batch, a warning if its kernels are farther from measured kernels than those
+            of all held-out data.
+        reference: Batch to which the intervals in ``usual`` apply.
+        missing: Reason why a network has no intervals; empty if it has intervals.
     """
 
     distance: Mapping[str, Json]
@@ -47,7 +48,7 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on the data that the intervals are calibrated on."""
+        """Return text on errors over similar held-out data, or on a file's calibration data."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:
@@ -72,13 +73,13 @@ FindEvidence = Callable[[Sequence[str]], Evidence]
 
 
 def file_evidence(found: CoefficientSet) -> Evidence:
-    """Return the evidence for coefficients of a file that has no covariance."""
+    """Return the evidence for coefficients from a file without covariance: only their source."""
     names = source_names(found)
     text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
     return Evidence({"sentence": text})
 
 
 def source_names(found: CoefficientSet) -> str:
-    """Return short names of the files that coefficients were calibrated to; empty without any."""
+    """Return short names of the files to which coefficients were calibrated; empty without any."""
     paths = [source["path"] for source in found.calibration.get("sources", ())]
     return ", ".join(short_names(paths).values())

@@ -32,7 +32,8 @@ from pinn.specs.precision import Precision
 RATES: tuple[str, ...] = ("memory_bandwidth", "peak_compute", "link_bandwidth")
 REFERENCE_RATES = (3.35e12, 989e12, 450e9)
 
-#: Smallest tile side of a tensor-core kernel; widths are input as log2(1 + width / 64).
+#: Smallest side of a tensor-core kernel's tile, in elements; the feature of a width is log2(1 +
+#: width / tile).
 _TILE = 64.0
 
 
@@ -51,10 +52,10 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
 
 
 def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
-    """Return the most frequent attention or, for a model without attention, its recurrent mixer.
+    """Return the most frequent attention or, for a model without attention, recurrent layer type.
 
-    Other layers are represented in the step features. The features of a deployment describe the
-    attention that the coefficients were trained on.
+    Features of a deployment describe only this mixer (attention or recurrent part of a layer). The
+    work of all layers is in the step features.
 
     Args:
         mixing: Mixers, each with the number of layers that have it.
@@ -64,7 +65,7 @@ def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
 
 
 def _mixer_shares(model: ModelSpec) -> dict[str, float]:
-    """Return the shares of layers with attention, recurrent states, indexers, compressed keys."""
+    """Return the shares of a model's layers by type of attention or recurrent state."""
     found = dict.fromkeys(("attention", "recurrent", "indexed", "compressed"), 0)
     for group in model.layer_groups:
         mixer, is_keyed = group.attention, isinstance(group.attention, Attention)
@@ -78,7 +79,14 @@ def _mixer_shares(model: ModelSpec) -> dict[str, float]:
 
 @lru_cache(maxsize=16384)
 def model_descriptors(model: ModelSpec, tp: int, ranks: int, spread: int) -> dict[str, float]:
-    """Return the features that describe the model's shapes on one GPU."""
+    """Return the features that describe the shapes of a model's layers on one GPU.
+
+    Args:
+        model: Model that is split over GPUs.
+        tp: Tensor-parallel size.
+        ranks: Number of GPUs of a pipeline stage.
+        spread: Expert-parallel size.
+    """
     mixing = [(g.count, g.attention) for g in model.layer_groups if g.attention is not None]
     attention = _main_mixer(mixing)
     matmuls = dense_matmuls(model, tp)
@@ -145,7 +153,7 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
     return np.log((memory, gpu.peak_flop_per_s["bf16"], links)) - np.log(REFERENCE_RATES)
 
 
-#: Tensor-, data- and expert-parallel size.
+#: Tensor-, data- and expert-parallel size of a deployment.
 Sizes = tuple[int, int, int]
 
 
@@ -163,7 +171,7 @@ def _row(
     values = (
         model_descriptors(model, tp, tp * dp, spread)
         | _format_descriptors(model, gpu, kv_bytes, experts)
-        # Properties of the GPU that are not rates.
+        # Other properties of the GPU (its rates are separate inputs), and selected kernels.
         | {
             "sm_count": float(np.log2(gpu.sm_count)),
             "l2_bytes": float(np.log2(gpu.l2_bytes)),
@@ -177,7 +185,7 @@ def _row(
     return np.array([values[name] for name in DESCRIPTORS]), _log_rates(gpu)
 
 
-#: Names of the features of a deployment without the rates, in the order of every input row.
+#: Names of the features of a deployment, without the GPU's rates, in the order of every input row.
 DESCRIPTORS: tuple[str, ...] = (
     "layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width", "shared_ffn_width",
     "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "full_width_norm",
@@ -194,7 +202,7 @@ DESCRIPTORS: tuple[str, ...] = (
 def featurize(
     deployments: Sequence[Deployment],
 ) -> tuple[Float[np.ndarray, "n descriptors"], Float[np.ndarray, "n rates"]]:
-    """Return the features of ``n`` deployments.
+    """Return the features of ``n`` deployments, which are the network's inputs.
 
     Returns:
         The features without rates, in the order of ``DESCRIPTORS``, and the log rates relative to

@@ -25,7 +25,8 @@ from pinn.specs.serving import VLLM
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Features of the experts' work. The fixed time of expert layers is part of each rank's own time.
+#: Mask of the features of the experts' work on tokens. The fixed host time of layers with experts
+#: is not included, because it is part of each rank's own time.
 _OF_EXPERTS = np.array(
     [f.part == "experts" and f.resource != "host" for f in STEP_FEATURES.values()]
 )
@@ -33,7 +34,7 @@ _OF_EXCHANGE = np.array([name == "expert_exchange" for name in STEP_FEATURES])
 
 
 def shares_experts(deployment: Deployment) -> bool:
-    """Return whether data-parallel ranks share the routed experts."""
+    """Return whether a deployment has data-parallel ranks that share the routed experts."""
     return deployment.model.moe is not None and deployment.recipe.data_parallel_size > 1
 
 
@@ -49,7 +50,7 @@ def shared_features(deployment: Deployment) -> Bool[np.ndarray, " features"]:
 
 
 def _gathers(deployment: Deployment) -> bool:
-    """Return whether every rank receives the tokens of all ranks.
+    """Return whether every rank receives the tokens of all ranks before the experts.
 
     vLLM's default is an all-gather and a reduce-scatter from 0.11 on (``vllm/config/parallel.py:
     all2all_backend``), and broadcasts before (0.10.2 ``vllm/envs.py: VLLM_ALL2ALL_BACKEND``).
@@ -69,7 +70,8 @@ def group_features(
     Args:
         deployment: Deployment of the ranks.
         own: Sums of the slowest rank's batches.
-        shared: Sums, per rank, of the batches of the shared experts; ignored if ranks share none.
+        shared: Sums of all ranks' batches / number of ranks, for the shared experts; ignored if
+            ranks share no experts.
     """
     found = deployment_features(deployment, own)
     mask = shared_features(deployment)

@@ -24,17 +24,17 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # network's input ``peak_compute`` is only the bf16 peak. The elasticity d log(beta) / d log(rate)
 # is within these bounds by construction.
 
-#: Rate that a feature's time is inversely proportional to, by the feature's resource; other
-#: resources have no such rate.
+#: Resource of a step feature -> GPU rate to which the feature's time is inversely proportional, if
+#: its beta may grow with this rate.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
-#: Minimum elasticity of a beta with a GPU rate. It is an assumption that limits extrapolation;
-#: physics has no such bound.
+#: Minimum d log(beta) / d log(rate) of each beta and GPU rate. It is an assumption that limits
+#: extrapolation; physics has no such bound.
 _STEEPEST = -0.5
 
 
 def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "beta rates"]]:
-    """Return the lower and the upper bound of each beta's elasticity with each GPU rate."""
+    """Return bounds (lower, upper) of d log(beta) / d log(rate) for each beta and GPU rate."""
     lower = torch.full((len(STEP_FEATURES), len(RATES)), _STEEPEST, dtype=torch.float64)
     upper = torch.zeros_like(lower)
     for row, feature in enumerate(STEP_FEATURES.values()):
@@ -98,7 +98,8 @@ class CoefficientNetwork(nn.Module):
             )
         )
         lower, upper = elasticity_bounds()
-        # Copies are needed, since buffers that share memory would overwrite each other on loading.
+        # Copy the arrays: buffers that share memory would overwrite each other when weights are
+        # loaded.
         known = {
             name: torch.tensor(getattr(scale, name), dtype=torch.float64) for name in INPUT_SCALE
         }
@@ -116,7 +117,7 @@ class CoefficientNetwork(nn.Module):
 
     @classmethod
     def from_weights(cls, weights: NetworkWeights) -> CoefficientNetwork:
-        """Return a network with these weights, in float64, for further training or export."""
+        """Return a torch network with the given weights, in float64, for training or export."""
         network = cls(weights.settings, weights.input_scale).double()
         network.load_state_dict({k: torch.tensor(v) for k, v in weights.arrays.items()})
         return network.eval()
@@ -148,7 +149,7 @@ class CoefficientNetwork(nn.Module):
         return dict(itertools.chain(self.named_parameters(), self.named_buffers()))
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Set the alpha of all deployments, in the units of ``REQUEST_FEATURES``."""
+        """Set alpha, which all deployments share, in the units of ``REQUEST_FEATURES``."""
         with torch.no_grad():
             self.alpha_base.copy_(torch.log(alpha / self.get_buffer("alpha_prior")))
 
@@ -177,9 +178,9 @@ def log_huber(
 ) -> Float[Tensor, ""]:
     """Return the training loss: the mean of Huber(log predicted - log measured) / delta.
 
-    Beyond delta, the loss grows with the absolute error instead of its square. Over- and
-    underestimates of the same factor count equally. As a likelihood, the loss has noise with a
-    standard deviation of sqrt(delta).
+    Beyond delta, the loss grows with the absolute log error instead of its square. Over- and
+    underestimates by the same factor count equally. Read as a negative log likelihood, the loss
+    assumes normal log errors with a standard deviation of sqrt(delta).
     """
     error = torch.log(predicted) - torch.log(measured)
     each = (

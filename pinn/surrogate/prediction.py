@@ -43,10 +43,10 @@ class StepTime:
         batch: Text of the batch.
         seconds: Predicted time in seconds.
         floor: Roofline lower bound in seconds.
-        tokens: Number of prompt tokens that the step computes and of tokens that it generates.
+        tokens: Number of prompt tokens that the step computes plus tokens that it generates.
         tokens_per_decode: Expected tokens that the step generates per decode; None without
             speculative decoding.
-        marks: Limits of the engine and of the training data that the batch exceeds.
+        marks: Warnings: limits of the engine and of the training data that the batch exceeds.
         ends: Both ends of the 90 % interval in seconds; None if it is unknown.
         encoder: Seconds of the vision encoder, which are included in the predicted time.
     """
@@ -62,11 +62,11 @@ class StepTime:
 
     @property
     def per_token(self) -> float | None:
-        """Seconds per generated token of a decode; None without speculative decoding."""
+        """Seconds per generated token of a request; None without speculative decoding."""
         return self.seconds / self.tokens_per_decode if self.tokens_per_decode else None
 
     def to_json(self) -> JsonObject:
-        """Return the step as an entry of the JSON key ``batches``, in microseconds."""
+        """Return the step as an entry of the JSON key ``batches``; times are in microseconds."""
         found: JsonObject = {"batch": self.batch, "step_time_us": self.seconds / MICROSECOND}
         if self.per_token is not None:
             found["itl_per_token_us"] = self.per_token / MICROSECOND
@@ -121,7 +121,7 @@ class Prediction:
 
     @property
     def trust(self) -> str:
-        """Return a sentence on the data that the intervals are calibrated on."""
+        """Return text on errors over similar held-out data, or on a file's calibration data."""
         return self.evidence.sentence
 
     @overload
@@ -148,7 +148,7 @@ class Prediction:
     @overload
     def floor(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def floor(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Return the roofline lower bound in seconds; arguments as in :meth:`step_time`."""
+        """Return a step's roofline lower bound in seconds; arguments as in :meth:`step_time`."""
         seconds = self._floors(_parsed(batch))
         return float(seconds[0]) if not isinstance(batch, list) else seconds
 
@@ -157,7 +157,9 @@ class Prediction:
     @overload
     def interval(self, batch: list[str]) -> list[Ends]: ...
     def interval(self, batch: str | list[str]) -> Ends | list[Ends]:
-        """Return both ends of the 90 % interval of a step time in seconds; a list for batches.
+        """Return (lower, upper) end of the 90 % interval of a step time, in seconds.
+
+        Several batches yield a list of such pairs.
 
         Raises:
             PinnError: If the coefficients come without intervals.
@@ -171,7 +173,7 @@ class Prediction:
 
     @cached_property
     def steps(self) -> tuple[StepTime, ...]:
-        """Return the step time of each batch, with its interval."""
+        """Return the step time of each batch in ``batches``, with its interval."""
         parsed = [parse_batch(text) for text in self.batches]
         seconds = batch_seconds(self.coefficients.beta, self.deployment, parsed).tolist()
         encoders, floors = map(self._encoder_s, parsed), self._floors(parsed).tolist()
@@ -189,24 +191,27 @@ class Prediction:
         )  # fmt: skip
 
     def _encoder_s(self, batch: Batch) -> float:
-        """Return the seconds that images add to a step with this batch."""
+        """Return the seconds that images or audio add to a step with this batch."""
         return 0.0 if self.encoder is None else self.encoder.of_batch(batch)
 
     def _floors(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:
-        """Return the roofline lower bound of each batch's step in seconds, including images."""
+        """Return the roofline lower bound of each batch's step in seconds, with the encoder."""
         found = batch_floor_seconds(self.deployment, batches)
         if self.encoder is None:
             return found
         return found + [self.encoder.floor_s * self.encoder.begun_in(each) for each in batches]
 
     def _ends(self, seconds: float, encoder: float, floor: float, ends: Ends) -> Ends:
-        """Return the interval of a step in s, with the encoder, not below its roofline bound."""
+        """Return the interval of a step time in seconds; its lower end is at least ``floor``.
+
+        ``ends`` are relative to ``seconds``; ``encoder`` seconds have an interval of their own.
+        """
         of_encoder = (1.0, 1.0) if self.encoder is None else self.encoder.ends
         low, high = (seconds * a + encoder * b for a, b in zip(ends, of_encoder, strict=True))
         return max(low, min(floor, seconds + encoder)), high
 
     def _tokens(self, batch: Batch) -> tuple[float, float | None]:
-        """Return a step's number of tokens and, with speculation, the tokens per decode."""
+        """Return a step's number of tokens and, with speculative decoding, tokens per decode."""
         drafts = self.deployment.recipe.speculation
         if drafts is None or all(batch.is_prefill):
             return float(batch.tokens), None
@@ -250,7 +255,7 @@ class Prediction:
         }
 
     def report(self, *batches: str) -> dict[str, object]:
-        """Return the document of :meth:`to_json`, with the step times of these batches."""
+        """Return the document of :meth:`to_json`, with step times of the given batches."""
         return self.at(*batches).to_json()
 
     def save(self, path: str | Path, *batches: str) -> None:
@@ -277,7 +282,7 @@ class Prediction:
         return printed(self.show)
 
     def _repr_html_(self) -> str:
-        """Return the table of step times for a notebook."""
+        """Return the table of step times as HTML, which a notebook shows."""
         return tables.html(self)
 
 

@@ -31,12 +31,12 @@ _SPECULATIVE = (
     "intervals are those of steps without them, and times per token assume the "
     "stated acceptance rate."
 )
-#: Maximum number of CUDA graph sizes that are listed before the last one.
+#: Maximum number of CUDA graph sizes that are printed; of more sizes, only the last follows.
 _LISTED = 4
 
 
 def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool) -> None:
-    """Print the configuration, then step times or the requested details."""
+    """Print the configuration of a prediction, then step times or the requested details."""
     steps = found.steps  # raises an error for an unreadable batch before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
@@ -112,7 +112,7 @@ def _listed(facts: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
 
 
-# Resolved engine configuration: the value, origin and assumptions of each setting.
+# Table of the resolved engine configuration: value and origin of each setting.
 
 
 def _recipe_table(recipe: EffectiveRecipe) -> Grid:
@@ -137,7 +137,7 @@ def _shown(value: object) -> str:
     return f"{' '.join(map(str, value[:_LISTED]))} .. {value[-1]}"
 
 
-#: Title of each part of the coefficients, and the unit of its multipliers.
+#: Part of the coefficients -> title of its table, and unit of its coefficients without a unit.
 _PARTS = {
     "beta": (
         "beta: a step's time is host + max(launching, GPU), each the sum of its beta x feature",
@@ -148,7 +148,7 @@ _PARTS = {
 
 
 def _coefficient_table(found: Prediction, part: str) -> Grid:
-    """Return the table of alphas or betas, in us or as multipliers, with any known intervals."""
+    """Return the table of alphas or betas, in us or as multipliers, with intervals if known."""
     title, multiplier = _PARTS[part]
     features, values = REGISTRIES[part].values(), getattr(found, part)
     taught = [True] * len(features) if part == "beta" else found.coefficients.taught.tolist()
@@ -174,7 +174,7 @@ def _between(ends: tuple[float, float] | None, scale: float) -> str:
 
 
 def _step_table(steps: Sequence[StepTime]) -> Grid:
-    """Return the table of batches' step times in milliseconds and resulting tokens per second."""
+    """Return the table of step times by batch, in milliseconds, with tokens per second."""
     bounded = any(step.ends for step in steps)
     drafted = any(step.per_token is not None for step in steps)
     encoded = any(step.encoder for step in steps)

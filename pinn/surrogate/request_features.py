@@ -29,7 +29,7 @@ class RequestFeature:
     Attributes:
         name: Name of the feature, ``phase.feature``, in all files and tables.
         unit: Unit of the feature's alpha.
-        prior: Value of alpha before any data.
+        prior: Value of the feature's alpha before it is fitted to any data.
         source: Source of the prior.
     """
 
@@ -40,7 +40,7 @@ class RequestFeature:
 
     @property
     def phase(self) -> str:
-        """Return the phase whose time the feature is a part of."""
+        """Return the phase of a request, such as ``completion``, to whose time the feature adds."""
         return self.name.partition(".")[0]
 
     def value(self, prompt_tokens: Values) -> Values:
@@ -67,5 +67,5 @@ def request_features(
 
 
 def phase_mask(phase: str) -> Float[np.ndarray, " features"]:
-    """Return 1 for the features of a phase, 0 for all other features."""
+    """Return an array with 1 for the request features of a phase, 0 for all others."""
     return np.array([float(f.phase == phase) for f in REQUEST_FEATURES.values()])

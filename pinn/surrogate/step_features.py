@@ -56,14 +56,14 @@ class StepFeature:
         name: Name of the feature in checkpoints, tables, ONNX and Go.
         unit: Unit of the feature's beta: ``1`` for a multiplier of a time, else seconds per count.
         lower_bound: Minimum of beta; 1 if the feature is part of the roofline lower bound.
-        kernel_prior: Share of beta that measured kernels are expected to explain, before any data.
+        kernel_prior: Part of beta that measured kernels are expected to explain, before any data.
         overhead: Cost in beta beyond the measured kernels; None without such a cost.
         resource: Rate of the GPU that the feature is inversely proportional to: ``bandwidth``,
             ``peak``, ``roofline`` (the larger of both times), ``link`` or ``pcie``; or ``host`` if
             the time, or a part of it, depends on none.
         part: Part of a step's breakdown that the feature belongs to; the breakdown splits ``gemm``
             in two.
-        explains: Parts of a kernel-composed step time that the feature may explain
+        explains: Operators whose measured kernel times the feature may explain
             (``pinn.training.teacher``).
         scalar: Name of the calibration factor of the feature (``pinn.calibration.prior``).
         meaning: Description of what the feature measures and what it omits.
@@ -87,7 +87,7 @@ class StepFeature:
 
     @property
     def prior(self) -> float:
-        """Return the beta expected before any data: the cost of kernels and the overhead."""
+        """Return the beta expected before any data: ``kernel_prior`` plus the overhead's prior."""
         return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
 
     @property
@@ -144,7 +144,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
 
 
 def _feature(row: Mapping[str, str]) -> StepFeature:
-    """Return the feature in a row of the table, with its formula."""
+    """Return the step feature that a row of ``step_features.csv`` describes, with its formula."""
     overhead = None
     if row["overhead"]:
         overhead = Overhead(float(row["overhead"]), float(row["overhead_spread"]))
@@ -165,7 +165,7 @@ STEP_FEATURES: dict[str, StepFeature] = {row["name"]: _feature(row) for row in _
 # of launching and the GPU's work.
 
 _PARTS = np.array([feature.part for feature in STEP_FEATURES.values()])
-#: Masks of the features: the host's own time, launching, and the GPU's work.
+#: Masks of the step features of the host's own time, of launching, and of the GPU's work.
 HOST, LAUNCHING = _PARTS == "host", _PARTS == "launching"
 GPU = ~(HOST | LAUNCHING)
 
@@ -173,7 +173,7 @@ Features = Float[np.ndarray, "... features"]
 
 
 def overlapped(features: Features, beta: Features) -> Features:
-    """Return step features with 0 for the shorter of two parts: launching and the GPU's work.
+    """Return step features with 0 for the shorter of two concurrent parts: launching and GPU work.
 
     Args:
         features: Features of steps.
@@ -198,7 +198,10 @@ def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[n
 
 
 def seconds_by_feature(features: Features, beta: Features) -> Features:
-    """Return each feature's seconds, which add up to the step time; overlapped features are 0."""
+    """Return each feature's seconds, which add up to the step time.
+
+    Launching counts only as far as it takes longer than the GPU's work, which it overlaps.
+    """
     seconds = features * beta
     longer = np.maximum(seconds[..., LAUNCHING] - (seconds * GPU).sum(-1, keepdims=True), 0.0)
     seconds[..., LAUNCHING] = longer

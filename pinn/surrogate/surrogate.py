@@ -40,7 +40,7 @@ def predict_coefficients(network: Network, deployments: Sequence[Deployment]) ->
 def step_seconds(
     beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
 ) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds, from coefficients, costs and batch sums (``step_time``)."""
+    """Return step times in seconds, from betas, a deployment's costs, and sums of batches."""
     return step_time(step_features(costs, sums), beta)
 
 
@@ -59,24 +59,24 @@ class Surrogate:
         """Return the surrogate of a checkpoint file.
 
         Raises:
-            PinnError: If the file is missing, truncated or not a fitting checkpoint.
+            PinnError: If the file is missing, truncated, or not a checkpoint of this version.
         """
         return cls(load_checkpoint(path))
 
     def coefficients(self, deployments: Sequence[Deployment]) -> Coefficients:
-        """Return the coefficients of ``n`` deployments."""
+        """Return the coefficients that the network predicts for ``n`` deployments."""
         return predict_coefficients(self.checkpoint.network, deployments)
 
     def taught_alphas(self) -> Bool[np.ndarray, " alpha"]:
         """Return whether each alpha was fitted to data; false for an alpha that is a prior.
 
-        An alpha whose base is exactly 0 never had a gradient.
+        The network stores log(alpha / prior). If this is exactly 0, alpha was never changed.
         """
         return self.checkpoint.network.arrays["alpha_base"] != 0
 
 
 def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
-    """Return the costs of a deployment, ``[1]``, and the sums of its batches, ``[batches]``."""
+    """Return a deployment's costs, shape ``[1]``, and sums of each batch, shape ``[batches]``."""
     return step_costs([deployment]), sum_batches(batches, deployment.model.window_tokens)
 
 

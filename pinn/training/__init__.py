@@ -1,1 +1,1 @@
-"""Training data, the teacher of step times, and the training of the network."""
+"""Training of the network: data, and the teacher that sums step times from measured kernels."""

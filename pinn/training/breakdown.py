@@ -36,26 +36,26 @@ PARTS: dict[str, str] = {
     "launching": "time that the GPU waits for kernel launches outside CUDA graphs",
     "host": "CPU: scheduling, input preparation, work per request",
 }
-#: Extra part of steps under speculative decoding with a draft model on the GPU.
+#: Additional part of steps under speculative decoding with a draft model on the GPU.
 DRAFTING: dict[str, str] = {"drafting": "layers and head of the draft model, in all its passes"}
-#: Extra part of steps that contain the first token of an image.
+#: Additional part of steps that compute the first token of an image.
 ENCODING: dict[str, str] = {
     "encoder": "vision encoder, summed from measured kernels; never measured as a whole"
 }
 
-#: Operator of matrix multiplications. Its time for one token is the part ``weights``, the rest is
-#: ``matmul_arithmetic``.
+#: Part of features and operators that are matrix multiplications. The breakdown splits it: the time
+#: for one token is the part ``weights``, the rest is ``matmul_arithmetic``.
 _GEMM = "gemm"
-#: Step feature -> part of the breakdown; the part ``gemm`` is split in two.
+#: Step feature -> part of a step; the breakdown splits the part ``gemm`` in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
-#: Operator with measured kernels -> part of the breakdown.
+#: Operator with measured kernels -> part of a step.
 PART_OF_OPERATOR: dict[str, str] = {
     operator: "communication" if operator in ("all_reduce", "exchange") else operator
     for operator in COMPOSED_PARTS
 }
 
-#: Batch of one decode without context: its multiplications are dominated by reading the weights
-#: once.
+#: Batch of one decode without context. Its matrix multiplications take the time of reading the
+#: weights once.
 _ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
 
 
@@ -66,10 +66,10 @@ class Breakdown:
     Attributes:
         batch: Description of the batch, as given to ``parse_batch``.
         floor: Roofline lower bound of the step time.
-        network: Part -> time by the network's betas.
+        network: Part of the step -> time by the network's betas.
         features: Step feature -> time by the network's beta for this feature.
-        composed: Part -> time summed from measured kernels and overheads; None without kernel
-            surrogates or under speculative decoding.
+        composed: Part of the step -> time summed from measured kernels and overheads; None without
+            kernel surrogates or under speculative decoding.
         kernels: Kernels of the step, longest first. Their times are as measured, without the
             multipliers in ``composed``.
     """
@@ -140,7 +140,7 @@ def breakdown(
 
 
 def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return part -> seconds, with launching reduced to its excess over the GPU's work."""
+    """Return part of a step -> seconds, with launching cut to its excess over the GPU's work."""
     work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
     return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 
@@ -150,9 +150,14 @@ def _by_part(
     seconds: Float[np.ndarray, " entries"],
     one_token: Float[np.ndarray, " entries"],
 ) -> dict[str, float]:
-    """Return part -> seconds, with matrix multiplications split into weights and arithmetic.
+    """Return part of a step -> seconds, with matrix multiplications split in two parts.
 
-    The part for weights is the multiplications' time for one token, at most that for the step.
+    The part ``weights`` is their time in a step of one token, ``matmul_arithmetic`` is the rest.
+
+    Args:
+        part_of: Feature or operator -> part of a step.
+        seconds: Seconds of each feature or operator in the step.
+        one_token: Seconds of each feature or operator in a step of one token.
     """
     found = dict.fromkeys(PARTS, 0.0)
     entries = zip(part_of.values(), seconds.tolist(), one_token.tolist(), strict=True)

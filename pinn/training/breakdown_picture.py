@@ -18,7 +18,7 @@ from pinn.units import MICROSECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colour and hatch of each part of a step, alternating so that neighbours differ.
+#: Part of a step -> colour and hatch, chosen so that neighbouring parts differ without colour.
 PART_LOOKS = dict(
     zip(
         PARTS,
@@ -31,7 +31,7 @@ PART_LOOKS = dict(
     )
 )  # fmt: skip
 
-#: Maximum number of kernels shown per step; the times of all other kernels are added up.
+#: Maximum number of kernels that are drawn per step; all other kernels are drawn as one bar.
 _KERNELS = 8
 #: Minimum share of the step time at which a segment of the bar is labelled with its time.
 _LABELLED_SHARE = 0.05
@@ -123,7 +123,7 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
 
 
 def _brief(kernel: KernelUse) -> str:
-    """Return, as text, the kernel sizes that distinguish a step's kernels from each other."""
+    """Return text with those sizes of a kernel by which the kernels of a step differ."""
     telling = ("m", "n", "k", "tokens", "sequences", "context_tokens", "window", "gpus", "bytes")
     return sizes_text({k: v for k, v in kernel.sizes.items() if k in telling and v})
 

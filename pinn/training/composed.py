@@ -62,7 +62,7 @@ def remembered_steps(
 def compose_shards(
     folder: Path, kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int
 ) -> None:
-    """Write the missing files (shards) of step times; see :func:`remembered_steps`."""
+    """Write the files (shards) of step times that a folder lacks; see :func:`remembered_steps`."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
     for number, start in enumerate(todo, len(starts) - len(todo) + 1):
@@ -74,7 +74,7 @@ def compose_shards(
 
 
 def read_composed(folder: Path, deployments: Sequence[Deployment]) -> ComposedSteps:
-    """Read all step times of a folder, which were written for the same ``deployments``."""
+    """Read all step times in a folder of :func:`compose_shards`, given the same ``deployments``."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     shards = (pd.read_parquet(_shard_path(folder, start)) for start in starts)
     table = pd.concat(shards, ignore_index=True)

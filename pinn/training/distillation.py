@@ -1,4 +1,4 @@
-"""Distillation: training of the network on step times summed from kernels, not on betas."""
+"""Distillation: training of the network on step times that a teacher sums from measured kernels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DistillationSettings:
 
     Attributes:
         epochs: Number of passes over the deployments.
-        batch: Deployments per optimizer step.
+        batch: Number of deployments per optimizer step.
         learning_rate: Peak learning rate of Adam's one-cycle schedule.
         delta: Log error beyond which the Huber loss grows linearly.
         parts_weight: Weight of the error of a step's parts relative to that of the whole step.
@@ -47,8 +47,9 @@ class DistillationRows(NamedTuple):
         free: Features of the deployments, ``[m, descriptors]``.
         rates: Logarithms of memory bandwidth, peak FLOP/s and link bandwidth, ``[m, rates]``.
         features: Step features, ``[m, n, features]``.
-        seconds: Seconds summed from kernels, of each of ``PART_GROUPS``, ``[m, n, groups]``.
-        whole: Seconds of whole steps, summed with launching overlapped, ``[m, n]``.
+        seconds: Seconds summed from kernels and overheads, for each of ``PART_GROUPS``,
+            ``[m, n, groups]``.
+        whole: Seconds of whole steps, in which launching overlaps the GPU's work, ``[m, n]``.
     """
 
     free: Float[Tensor, "m descriptors"]
@@ -63,7 +64,7 @@ class DistillationRows(NamedTuple):
 
 
 def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRows:
-    """Return step features, and step times summed from kernels and overheads, for training."""
+    """Return training data: step features, and step times summed from kernels and overheads."""
     free, rates = featurize(steps.deployments)
     features = features_of_batches(steps.deployments, steps.batches)
     seconds = group_seconds(scalars, steps.parts, features)
@@ -100,7 +101,7 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         masks = torch.tensor(np.stack([HOST, LAUNCHING, GPU], axis=1), dtype=torch.float32)
         self.register_buffer("overlapping", masks, False)
-        # Choose the trained parameters before a Lightning strategy wraps the module, since DDP
+        # Choose the trained parameters here, before a Lightning strategy wraps the module: DDP
         # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
@@ -108,8 +109,8 @@ class Distillation(lightning.LightningModule):
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Return the Huber loss of log step times, plus a Huber loss for each group of parts.
 
-        In the loss of a group, the step time is the group's predicted time plus the target times
-        of all other groups, without overlap of launching.
+        In the loss of a group, the predicted step time is the group's predicted time plus the
+        target times of all other groups, without overlap of launching.
         """
         seconds = self._seconds(batch)
         predicted = torch.einsum("mnf,fg->mng", seconds, self.groups)
@@ -132,7 +133,7 @@ class Distillation(lightning.LightningModule):
         return batch.features * beta.float().unsqueeze(1)
 
     def _whole(self, seconds: Float[Tensor, "m n features"]) -> Float[Tensor, "m n"]:
-        """Return each step's predicted seconds, by ``pinn.surrogate.step_features.step_time``."""
+        """Return each step's predicted time from its features' seconds, as ``step_time`` does."""
         host, launching, gpu = (seconds @ self.overlapping).unbind(-1)
         return host + torch.maximum(launching, gpu)
 
@@ -143,7 +144,7 @@ class Distillation(lightning.LightningModule):
         return log_huber(predicted, measured, torch.ones(()), delta) / seconds.numel()
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return Adam on all parameters that determine betas, with a one-cycle schedule."""
+        """Return the Adam optimizer of all parameters except alpha, with a one-cycle schedule."""
         learned = [p for p in self.network.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(learned, lr=self.settings.learning_rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -152,14 +153,15 @@ class Distillation(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-# Step times summed from kernels as training and validation data.
+# Data loaders of step times summed from kernels, for training and validation.
 
 
 class _Shuffled(IterableDataset[DistillationRows]):
     """Minibatches of deployments, in an order that depends only on the seed and the epoch.
 
-    The epoch is derived from the number of optimizer steps. After a resume, Lightning fetches the
-    first minibatch before any hook of the epoch runs and before ``current_epoch`` is set.
+    The epoch is derived from the number of optimizer steps, because Lightning, after a resume,
+    fetches the first minibatch before any hook of the epoch runs and before it sets
+    ``current_epoch``.
     """
 
     def __init__(
@@ -199,7 +201,7 @@ class DistillationData(lightning.LightningDataModule):
         return DataLoader(rows, batch_size=None)
 
     def val_dataloader(self) -> Iterable[DistillationRows]:
-        """Return all held-out steps as one batch, so that a median over them is exact."""
+        """Return all held-out steps as one batch, so that the median error is over all of them."""
         if self.held_out is None:
             return []
         rows = _Shuffled(self.held_out, len(self.held_out.free), self.seed, lambda: 0)

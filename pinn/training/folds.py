@@ -1,8 +1,9 @@
-"""Trainings of a teacher and network that hold out models or GPUs, each cached on disk.
+"""Trainings that hold out models or GPUs, each cached on disk.
 
-No training data involve a held-out model or a near copy of it: no kernels, measured deployments or
-serving runs. No training deployments or serving runs involve a held-out GPU. Kernels of that GPU
-are excluded only if the fold's ``exclude`` names it.
+Each training yields a teacher, which sums step times from kernels, and a network. The training data
+have no kernels, measured deployments or serving runs of a held-out model or of a model of almost
+the same shape (near copy). They have no measured deployments or serving runs on a held-out GPU.
+Kernels of that GPU are excluded only if the fold's ``exclude`` names it.
 """
 
 import json
@@ -47,7 +48,7 @@ class Fold:
 
 
 def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) -> Fold:
-    """Return the fold of training rows, and of all serving runs that involve no held-out data.
+    """Return a fold with the given training rows and all serving runs that it does not hold out.
 
     Serving runs of a held-out model are excluded, and runs on a GPU that occurs in no row.
 
@@ -67,7 +68,7 @@ def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) 
 
 
 def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
-    """Return the measured deployments without a model and its near copies."""
+    """Return the measured deployments without a model and models of almost the same shape."""
     other = np.array([not is_near_copy(d.model, model) for d in rows.deployments])
     return rows.take(other[rows.deployment])
 
@@ -81,7 +82,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
         root: Folder of cached folds.
     """
     surrogates = fitted_surrogates(learner.kernels, fold.exclude)
-    # The cache key depends on the content of the surrogates, not on their folder.
+    # The cache key depends on the content of the surrogates, not on the folder that they are in.
     plain = replace(learner.kernels, released=None, cache="", tables="")
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)

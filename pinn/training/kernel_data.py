@@ -17,7 +17,7 @@ from pinn.training.synthetic import catalog_deployments, synthetic_deployments
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """Sources of kernel measurements, and numbers of deployments to compute step times for.
+    """Sources of kernel measurements, and the deployments whose step times are computed from them.
 
     Attributes:
         released: Folder of fitted surrogates that are released with the project, one sub-folder
@@ -25,7 +25,7 @@ class KernelSettings:
         cache: Folder of cached surrogates and step times.
         gpus: Names of the GPUs of the deployments.
         synthetic: Number of synthetic deployments.
-        catalog: Number of random draws of deployments of catalog models.
+        catalog: Number of random draws of deployments of models in the catalog.
         validation: Number of additional synthetic deployments for the validation error; they are
             never trained on.
         seed: Seed of surrogates, deployments and batches.
@@ -44,7 +44,7 @@ class KernelSettings:
 
 
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
-    """Return kernel surrogates fitted without the excluded kernels: released, cached or new.
+    """Return kernel surrogates fitted without the excluded kernels: released, cached or new ones.
 
     The metadata of released surrogates names the code version that fitted them. Other code
     versions use the released surrogates, too.
@@ -71,7 +71,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
 def composed_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps:
-    """Compute step times to train on, without held-out models, near copies and held-out GPUs."""
+    """Compute the step times to train on, from :func:`training_deployments`."""
     deployments = training_deployments(settings, exclude)
     return remembered_steps(surrogates, deployments, settings.seed, Path(settings.cache))
 
@@ -81,8 +81,8 @@ def validation_steps(
 ) -> ComposedSteps | None:
     """Compute step times of additional synthetic deployments to validate on; None without any.
 
-    Validation deployments have seeds of their own, so that the training data do not depend on their
-    number.
+    Validation deployments are drawn with a seed of their own, so that the training data do not
+    depend on their number.
     """
     if settings.validation == 0:
         return None
@@ -92,13 +92,16 @@ def validation_steps(
 
 
 def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[Deployment]:
-    """Draw training deployments, without held-out models, their near copies and held-out GPUs."""
+    """Draw training deployments, without held-out GPUs, held-out models and models like them.
+
+    A model is like another if it has almost the same shape.
+    """
     gpus, allowed = _gpus(settings, exclude), _allowed(exclude)
     synthetic = synthetic_deployments(settings.synthetic, gpus, settings.seed + 1, allowed)
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
 
 
-#: Offset of the seed of validation deployments and batches; no other data use it.
+#: Number that is added to the seed for validation deployments and their batches.
 _VALIDATION_SEED = 1_000_000
 
 

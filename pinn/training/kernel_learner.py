@@ -34,9 +34,9 @@ from pinn.training.trainer import TrainerFactory, last_state
 def run_parts(
     kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
 ) -> Float[np.ndarray, "runs operators features"]:
-    """Return betas of each operator for each run's deployment, ``[runs, operators, features]``.
+    """Return betas that explain each operator's time for each run's deployment.
 
-    The betas of equal deployments are fitted once.
+    The betas of equal deployments are fitted once. The shape is ``[runs, operators, features]``.
     """
     deployments = list(dict.fromkeys(run.deployment for run in runs))
     if not deployments:
@@ -104,13 +104,13 @@ class KernelLearner:
     def learn(
         self, rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion, folder: Path
     ) -> Learned:
-        """Train a teacher and a network on kernels, measured deployments and serving runs.
+        """Fit a teacher to kernels, measured deployments and runs, and train a network on it.
 
         Args:
             rows: Measured deployments to train on.
             runs: Serving runs to train on; may be empty.
-            exclude: Held-out models and GPUs, whose kernels, near copies and synthetic deployments
-                are excluded.
+            exclude: Held-out models and GPUs. Their kernels, models of almost their shape, and
+                synthetic deployments of these are excluded.
             folder: Folder of logs and of the state to resume from.
         """
         surrogates = kernel_data.fitted_surrogates(self.kernels, exclude)

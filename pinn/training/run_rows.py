@@ -1,4 +1,4 @@
-"""Latency metrics of serving runs, as linear functions of coefficients for simulated batches."""
+"""Latency metrics of serving runs as linear functions of coefficients, around a simulation."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,13 +16,14 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
 #: Latency metric -> weight of its error in the fit. Means have the largest weights. The 99th
-#: percentile of TTFT is not fitted: it depends on the few cold prompts at the start of a run.
+#: percentile of TTFT is not fitted, because it depends on the few prompts at the start of a run
+#: that find no cached prefix.
 FIGURE_WEIGHTS = {
     "e2e_mean_s": 1.0, "e2e_p90_s": 0.3, "e2e_p99_s": 0.2, "ttft_mean_s": 1.0, "ttft_p90_s": 0.3,
     "itl_mean_s": 0.5,
 }  # fmt: skip
 
-#: Relative change of beta, up and down, by which a metric's gain is measured.
+#: Relative change of all betas, up and down, with which runs are simulated to measure gains.
 _NUDGE = 0.01
 #: Bounds of a gain. Near saturation, E2E latency changes by many times the change of the step time.
 _GAINS = (0.3, 10.0)
@@ -56,7 +57,7 @@ class RunRows:
     weight: Float[np.ndarray, " n"]
 
 
-#: ``RunRows`` without any row, for fits without serving runs.
+#: Empty ``RunRows``, for fits without serving runs.
 NO_RUNS = RunRows(
     np.zeros(0, dtype=np.int64),
     np.zeros((0, len(STEP_FEATURES))),
@@ -70,8 +71,9 @@ def run_rows(
 ) -> RunRows:
     """Simulate measured runs and return each measured latency metric with its mean features.
 
-    A metric with a high gain has a lower weight, as its error is an amplified error of step times.
-    Each row of a model is weighted by 1 / sqrt(stages of the model).
+    A metric with a high gain (see :class:`RunRows`) has a lower weight, because its error is an
+    amplified error of step times. Each row is also weighted by 1 / sqrt(number of stages of all
+    runs of the row's model), so that no model dominates.
 
     Args:
         runs: Measured serving runs.
@@ -99,7 +101,10 @@ def run_rows(
 def _columns(
     run: MeasuredRun, latency: LinearLatency, simulated: Sequence[Run]
 ) -> tuple[np.ndarray, ...]:
-    """Return the columns of ``RunRows`` after ``run``; weights do not yet depend on the model."""
+    """Return one run's columns of ``RunRows`` except ``run``; weights are those of the metrics.
+
+    ``simulated`` has runs with shorter, unchanged and longer step times.
+    """
     less, base, more = simulated
     places = itertools.product(run.stages, FIGURE_WEIGHTS)
     figures = [(stage, figure) for stage, figure in places if figure in run.measured[stage]]
@@ -115,7 +120,7 @@ def _columns(
 
 
 def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
-    """Return each run's weight, 1 / sqrt(number of stages of the run's model)."""
+    """Return each run's weight, 1 / sqrt(number of stages of all runs of its model)."""
     names = [run.deployment.model.name for run in runs]
     stages = dict.fromkeys(names, 0)
     for name, run in zip(names, runs, strict=True):

@@ -1,10 +1,9 @@
 """Calibration factors and alpha, fitted to measured deployments and serving runs.
 
-The shared factors (``pinn.training.teacher``) are fitted to measured deployments and serving runs
-together. Alpha is shared, too, and part of this fit. A model with serving runs may have
-per-model effects: one factor for each operator, and one for all overheads together. So an engine
-path that only one model uses does not distort the shared factors. Unseen models use the shared
-factors alone.
+Calibration factors (``pinn.training.teacher``) and alpha are shared by all models and fitted to
+measured deployments and serving runs together. A measured model also has per-model effects: one
+factor for each operator, and one for all overheads together. An engine path that only one model
+uses then does not distort the shared factors. Unseen models use the shared factors alone.
 
 All parameters are logarithms of ratios to their priors, estimated by
 ``pinn.measurements.estimate``.
@@ -33,24 +32,24 @@ from pinn.training.serving_rows import PRIOR_ALPHA, ServingRows
 _OVERHEAD_COLUMNS = [list(STEP_FEATURES).index(name) for name in teacher.OVERHEADS]
 _OVERHEAD_PRIORS = teacher.prior_scalars().overheads[_OVERHEAD_COLUMNS]
 _OPERATORS, _SHARED = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + len(_OVERHEAD_COLUMNS)
-#: Number of effects of each model: one for each operator, and one for all overheads.
+#: Number of per-model effects: one for each operator, and one for all overheads together.
 _OWN = _OPERATORS + 1
 _DIRECT = _SHARED + len(PRIOR_ALPHA)
 
-#: Matrix with 1 if a per-model effect (column) scales the seconds of a factor (row). Alphas have no
-#: per-model effects.
+#: Matrix with 1 where a per-model effect (column) scales the seconds of a shared factor (row). The
+#: rows of alphas are 0, because alphas have no per-model effects.
 _EFFECTS = np.eye(_DIRECT, _OWN)
 _EFFECTS[_OPERATORS:_SHARED, -1] = 1.0
 _EFFECTS[_SHARED:] = 0.0
 
-#: Maximum distance of a coefficient from its prior, in prior spreads; beyond this distance,
-#: exponentials overflow.
+#: Maximum distance of a log factor from its prior, in prior standard deviations. It keeps
+#: exponentials from overflowing.
 FARTHEST_SPREADS = 6.0
 
 #: Maximum number of Gauss-Newton steps per fit, a numerical limit.
 _STEPS = 200
-#: Number of rounds after which only half of each change is applied. Near saturation the batches
-#: react so strongly that full changes would oscillate around the solution.
+#: Number of rounds after which only half of each change of factors is applied. Near saturation,
+#: batches react so strongly that full changes would oscillate around the solution.
 _WHOLE_ROUNDS = 3
 #: Median relative latency error above which a change that increases the error is halved. Far from
 #: the solution, latencies are not linear, and the fit may end in another minimum.
@@ -97,7 +96,7 @@ class RunFit:
 
     Attributes:
         scalars: Calibration factors that all deployments share.
-        model_effects: Model -> log factors of each operator, then of all overheads.
+        model_effects: Model -> logs of its factors on each operator, then on all overheads.
         alpha: Coefficients of request features, in seconds per unit of each feature.
     """
 
@@ -108,7 +107,7 @@ class RunFit:
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> teacher.Scalars:
-        """Return a model's calibration factors: the shared ones, times its per-model effects."""
+        """Return a model's calibration factors: the shared factors x its per-model effects."""
         if model not in self.model_effects:
             return self.scalars
         factors = np.exp(self.model_effects[model])
@@ -128,12 +127,12 @@ class RunFit:
         }
 
 
-#: Key of ``model_effects`` in checkpoints of earlier versions.
+#: Key that checkpoints of earlier versions have for ``model_effects``.
 _OLD_EFFECTS = "departures"
 
 
 def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
-    """Return the fit whose ``RunFit.to_json`` is ``values``; missing alphas are set to priors.
+    """Return the fit that ``RunFit.to_json`` wrote as ``values``; missing alphas are priors.
 
     Raises:
         PinnError: If an operator is missing or a name is unknown.
@@ -151,13 +150,14 @@ def run_fit_from_json(values: Mapping[str, Mapping[str, Any]]) -> RunFit:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements that calibration factors are fitted to.
+    """Measurements to which calibration factors are fitted.
 
     Attributes:
         runs: Measured serving runs; may be empty.
-        run_parts: Betas of each operator for each run, ``[runs, operators, features]``.
+        run_parts: Betas that explain each operator's time for each run's deployment,
+            ``[runs, operators, features]``.
         serving: Measured deployments.
-        serving_parts: Betas of each operator for each of ``serving.deployments``.
+        serving_parts: Betas that explain each operator's time for each of ``serving.deployments``.
         rows: Measured latency metrics of the runs, linearized around a simulation.
     """
 
@@ -184,7 +184,7 @@ class Evidence:
 
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
-    """Return the most probable factors and alpha, with latencies linearized at ``current``.
+    """Return the most probable factors and alpha, given runs that are linearized at ``current``.
 
     Args:
         evidence: Measurements to fit to.
@@ -213,7 +213,7 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
 
 
 def _spreads(models: int, settings: RunFitSettings) -> Logs:
-    """Return the prior standard deviation of every log factor."""
+    """Return the prior standard deviation of every log factor: shared, alpha, then per model."""
     own = np.full(_OWN, settings.operator_spread)
     own[[list(COMPOSED_PARTS).index("sampling"), -1]] = settings.overhead_spread
     shared = [*teacher.MULTIPLIER_SPREADS, *(o.spread for o in teacher.OVERHEADS.values())]
@@ -226,8 +226,9 @@ class _Figures:
     """Measured latencies, each modelled as a sum of seconds scaled by factors.
 
     Attributes:
-        terms: Seconds that each factor or alpha contributes at its prior, ``[n, factors]``.
-        model: Index of each row's model; -1 for the shared factors alone.
+        terms: Seconds that each factor or alpha contributes if it has its prior value,
+            ``[n, factors]``.
+        model: Index of each row's model, for per-model effects; -1 for the shared factors alone.
         offset_s: Seconds that no factor scales; for runs, minus the simulated sum.
         measured_s: Measured metric, seconds.
         weight: Weight of each row's loss.
@@ -245,12 +246,12 @@ class _Figures:
     simulated_s: Float[np.ndarray, " n"] | None = None
 
     def seconds(self, logs: Logs) -> Float[np.ndarray, "n factors"]:
-        """Return the seconds of each term times its factor, ``[n, factors]``."""
+        """Return each term in seconds x its factor, with per-model effects, ``[n, factors]``."""
         own = np.vstack([logs[_DIRECT:].reshape(-1, _OWN), np.zeros(_OWN)])
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 
     def errors(self, logs: Logs) -> tuple[np.ndarray, Float[np.ndarray, "n factors"]]:
-        """Return each latency's log error, and its derivatives by the factors' logarithms."""
+        """Return each latency's log error, and its derivatives by the logs of shared factors."""
         seconds = self.seconds(logs)
         if (simulated := self.simulated_s) is not None:
             share = seconds / simulated[:, None]
@@ -263,9 +264,9 @@ class _Figures:
         return np.log(total / self.measured_s), seconds / total[:, None]
 
     def rows_at(self, logs: Logs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the linearized least-squares problem: matrix, target and standard deviations."""
+        """Return matrix, target and standard deviations of the problem linearized at ``logs``."""
         error, direct = self.errors(logs)
-        # Axes: latency, model, per-model effect.
+        # Derivatives by per-model effects; the axes are latency, model and effect.
         own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))
         of_model = self.model >= 0
         own[of_model, self.model[of_model]] = (direct @ _EFFECTS)[of_model]
@@ -275,7 +276,7 @@ class _Figures:
 
 
 def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[_Figures]:
-    """Return the latencies to fit to: of serving runs, then TPOT and TTFT of deployments."""
+    """Return the latencies to fit: of serving runs, then TPOT, then TTFT of deployments."""
     rows, serving = evidence.rows, evidence.serving
     of_run = np.searchsorted(evidence.names, evidence.models)
     of_deployment = np.searchsorted(evidence.names, evidence.served)
@@ -304,7 +305,7 @@ def _terms(
     steps: Float[np.ndarray, "n step_features"],
     requests: Float[np.ndarray, "n request_features"],
 ) -> Float[np.ndarray, "n factors"]:
-    """Return the seconds that each operator, overhead and alpha contributes at its prior."""
+    """Return the seconds that each operator, overhead and alpha adds if it has its prior value."""
     operators = np.einsum("nof,nf->no", parts, steps)
     overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
     return np.hstack([operators, overheads, requests * PRIOR_ALPHA])
@@ -328,13 +329,13 @@ def _unpack(logs: Logs, models: Sequence[str]) -> RunFit:
     return RunFit(scalars, dict(zip(models, own.copy(), strict=True)), alpha)
 
 
-# Rounds of simulating the runs and fitting to the simulated batches.
+# Fit in rounds: simulate the runs, then fit to the simulated batches.
 
 
 def run_latencies(
     fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
 ) -> list[LinearLatency]:
-    """Return the betas and alphas of each run's deployment, computed from a fit."""
+    """Return the coefficients of each run's deployment, with a fit's factors, effects and alpha."""
     return [
         LinearLatency(d := run.deployment, fit.of_model(d.model.name).betas(of_run), fit.alpha)
         for run, of_run in zip(runs, parts, strict=True)
@@ -343,7 +344,7 @@ def run_latencies(
 
 @dataclass(frozen=True)
 class RunSimulation:
-    """Simulation of measured runs at given log factors, an ``estimate.Simulation``.
+    """Simulation of measured runs with given log factors; implements ``estimate.Simulation``.
 
     Attributes:
         evidence: Runs and measured deployments, without simulated rows.
@@ -359,19 +360,22 @@ class RunSimulation:
         return self.evidence.names
 
     def simulate(self, logs: Logs) -> RunRows:
-        """Return the runs' latency metrics, simulated with and linearized at ``logs``."""
+        """Return the runs' latency metrics, simulated with log factors and linearized there."""
         runs, parts = self.evidence.runs, self.evidence.run_parts
         latencies = run_latencies(_unpack(logs, self.names), runs, parts)
         return run_rows(runs, latencies, self.settings.workers)
 
     def refit(self, rows: RunRows, logs: Logs) -> Logs:
-        """Return the most probable log factors, given rows simulated with ``logs``."""
+        """Return the most probable log factors, given latency metrics simulated with ``logs``."""
         evidence = replace(self.evidence, rows=rows)
         found = fit_to_runs(evidence, _unpack(logs, self.names), self.settings)
         return _pack(found, self.names)
 
     def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
-        """Return the median relative error of simulated latencies, but at least ``_TOO_FAR``."""
+        """Return the median relative error of simulated latencies, but at least ``_TOO_FAR``.
+
+        Differences between smaller errors therefore do not cause a change to be halved.
+        """
         error = float(np.median(np.abs(rows.simulated / rows.measured_s - 1)))
         note(f"median error of a figure {100 * error:.2f} %")
         return max(error, _TOO_FAR)
@@ -380,8 +384,9 @@ class RunSimulation:
 def fit_in_rounds(evidence: Evidence, settings: RunFitSettings) -> RunFit:
     """Fit calibration factors, per-model effects and alpha to measured deployments and runs.
 
-    Each round simulates the runs with the current fit, then fits to the resulting batches. A change
-    that increases the error too much is halved. The rounds end when the metrics hardly change.
+    Each round simulates the runs with the current fit, then fits to the resulting batches. Far from
+    the solution, a change that increases the error is halved. The rounds end when the simulated
+    metrics hardly change.
     Without runs, one fit suffices: the batches of closed loops hardly depend on the coefficients.
     """
     if not evidence.runs:

@@ -46,15 +46,15 @@ class ServingFitSettings:
     ttft_delta: float = 0.2
 
 
-#: Minimum ratio of TTFT to the time of the steps up to the first token. Work of the API server that
-#: overlaps with these steps hides at most the rest of their time.
+#: Minimum ratio of TTFT to the time of the steps up to the first token. The API server's work
+#: overlaps with these steps and hides at most the rest of their time.
 LEAST_STEPS_SHARE = 0.5
 
 Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 
 
 def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
-    """Return whether steps + beside is below TTFT's lower bound, ``LEAST_STEPS_SHARE`` x steps.
+    """Return whether a TTFT of ``steps`` + ``beside`` is below ``LEAST_STEPS_SHARE`` x ``steps``.
 
     Work of the API server that overlaps with the steps hides at most a part of their time.
 
@@ -65,12 +65,12 @@ def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
     return steps + beside < LEAST_STEPS_SHARE * steps
 
 
-#: Tensors of a training batch by name; the first axis is rows, runs or deployments.
+#: Name -> tensor of a training batch; the first axis of a tensor is rows or deployments.
 TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 
 class Repeat(IterableDataset[TensorBatch]):
-    """Data set of one full batch, repeated for each optimizer step."""
+    """Data set that yields one batch of all rows, repeated for each optimizer step."""
 
     def __init__(self, batch: TensorBatch, times: int) -> None:
         self.batch, self.times = batch, times
@@ -80,7 +80,7 @@ class Repeat(IterableDataset[TensorBatch]):
 
 
 def serving_batch(rows: ServingRows) -> TensorBatch:
-    """Return measured TPOT and TTFT as tensors, with features of the rows and deployments."""
+    """Return tensors of measured TPOT and TTFT, and of the features of rows and deployments."""
     free, rates = featurize(rows.deployments)
     arrays = {
         "free": free,
@@ -100,7 +100,7 @@ def serving_batch(rows: ServingRows) -> TensorBatch:
 def predict_rows(
     network: CoefficientNetwork, batch: TensorBatch
 ) -> tuple[Float[Tensor, " rows"], Float[Tensor, " rows"]]:
-    """Return predicted TPOT and TTFT of every row, in seconds, given its simulated batches."""
+    """Return predicted TPOT and TTFT of every row, in seconds, from features of simulated steps."""
     beta, alpha = network(batch["free"], batch["rates"])
     beta, alpha = beta[batch["deployment"]], alpha[batch["deployment"]]
     tpot = (beta * batch["tpot_features"]).sum(-1)
@@ -111,13 +111,13 @@ def predict_rows(
 
 
 class ServingFit(lightning.LightningModule):
-    """Maximum a posteriori fit of the network to measured deployments."""
+    """Maximum a posteriori fit of the network to measured TPOT and TTFT, as a Lightning module."""
 
     def __init__(self, network: CoefficientNetwork, settings: ServingFitSettings) -> None:
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
-        # Choose the trained parameters before a Lightning strategy wraps the module, since DDP
+        # Choose the trained parameters here, before a Lightning strategy wraps the module: DDP
         # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
 
@@ -133,9 +133,10 @@ class ServingFit(lightning.LightningModule):
         return loss
 
     def _penalty(self, batch: TensorBatch) -> Tensor:
-        """Return the negative log prior of coefficients and corrections.
+        """Return the negative log prior of the shared coefficients and of corrections.
 
-        This is half the sum of squared log deviations, each in units of its prior spread.
+        This is half the sum of squared log deviations from the priors, each in units of its prior
+        standard deviation. Corrections are averaged over deployments.
         """
         s, network = self.settings, self.network
         bases = (network.beta_base**2).sum() + (network.alpha_base**2).sum()
@@ -147,14 +148,15 @@ class ServingFit(lightning.LightningModule):
         return penalty
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return Adam on every parameter, annealed along a cosine."""
+        """Return the Adam optimizer of all parameters; its rate is annealed along a cosine."""
         s = self.settings
         optimizer = torch.optim.Adam(self.network.parameters(), lr=s.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, s.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-#: Full-batch steps per epoch; many steps keep Lightning's overhead per epoch small.
+#: Number of optimizer steps per epoch, each on all rows; with many, Lightning's overhead per epoch
+#: hardly matters.
 STEPS_PER_EPOCH = 100
 
 

@@ -1,4 +1,4 @@
-"""Measured deployments as rows of features that the network is trained on."""
+"""Measured deployments as rows of features, on which the network is trained."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ServingRows:
         return np.array([m.ttft_s for m in self.measured])
 
     def take(self, keep: Bool[np.ndarray, " n"]) -> ServingRows:
-        """Return the rows where ``keep`` is true, with their deployments and recomputed weights."""
+        """Return the rows for which ``keep`` is true, with their deployments and new weights."""
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -120,7 +120,7 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
 
 
 def serving_rows(observations: pd.DataFrame) -> ServingRows:
-    """Return observations as rows, simulated with prior coefficients and cached on disk.
+    """Return measured deployments as rows of features, from cached simulations with priors.
 
     Args:
         observations: Table as ``observations.read_observations`` returns it.
@@ -148,13 +148,13 @@ _COLUMNS = (
 
 
 def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
-    """Return step features of TPOT and of TTFT, and request features, from a ``_COLUMNS`` table."""
+    """Return the step features of TPOT, those of TTFT, and request features, as arrays."""
     named = [[c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS]
     return [sums[columns].to_numpy() for columns in named]
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's features, TTFT offset and lower bounds, simulated with the priors."""
+    """Return each row's features, TTFT offset and lower bounds, from simulations with priors."""
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
@@ -184,9 +184,13 @@ def _sums(job: Job, run: Run) -> list[float]:
 
 
 def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
-    """Return rows with features of new simulations that use each deployment's coefficients.
+    """Return the rows with features from new simulations with the given betas.
 
-    The coefficients decide which batches form, and whether a step waits for launching or the GPU.
+    Betas decide which batches form, and whether a step waits for launching or for the GPU.
+
+    Args:
+        rows: Rows whose benchmarks are simulated again.
+        beta: Betas of each of ``rows.deployments``.
     """
     jobs = [
         Job(m.served, m.workload, LinearLatency(m.served, beta[i], PRIOR_ALPHA))
@@ -204,7 +208,7 @@ def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -
 
 
 class SimulatedRows(NamedTuple):
-    """Mean TPOT and TTFT over the requests of each row's benchmark, ``[n]``.
+    """Simulated TPOT and TTFT of each row's benchmark, means over its requests, ``[n]``.
 
     Attributes:
         tpot_s: Time per output token after the first, seconds.

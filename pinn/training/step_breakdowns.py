@@ -1,4 +1,4 @@
-"""Breakdowns of a deployment's step times as JSON and tables, with the kernels behind them."""
+"""Breakdowns of a deployment's step times by part, as JSON, tables and pictures."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pinn.surrogate.batch_marks import batch_marks
 from pinn.training.breakdown import DRAFTING, ENCODING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
-#: Maximum ratio between a kernel's sizes and the nearest measured kernel's at which the kernel
-#: counts as measured.
+#: Maximum ratio between the sizes of a kernel and of its nearest measured kernel at which the
+#: kernel's time counts as measured.
 NEAR = 1.1
 #: Maximum number of steps that a table shows side by side.
 _ABREAST = 2
@@ -32,12 +32,13 @@ _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parall
 
 @dataclass(frozen=True, repr=False)
 class StepBreakdowns:
-    """Breakdowns of the times of a deployment's steps.
+    """Breakdowns of a deployment's step times by part.
 
     Attributes:
         deployment: Model, GPU and engine configuration.
         steps: Breakdown of each batch's step.
-        sources: Origin of the network, of kernels and overheads, and of a vision encoder's time.
+        sources: Sources of the printed times: network, kernels, overheads and vision encoder ->
+            text.
     """
 
     deployment: Deployment
@@ -46,7 +47,7 @@ class StepBreakdowns:
 
     @cached_property
     def marks(self) -> list[list[str]]:
-        """Return, per step, the limits of the engine and of the training data that it exceeds."""
+        """Return, for each step, the limits of engine and training data that its batch exceeds."""
         return batch_marks([parse_batch(step.batch) for step in self.steps], self.deployment)
 
     def to_json(self) -> JsonObject:
@@ -122,7 +123,7 @@ class StepBreakdowns:
         return [_steps_table(self.steps[first : first + _ABREAST]) for first in firsts]
 
     def draw(self, path: Path) -> None:
-        """Draw the steps by part, with their kernels, to ``path``; its suffix names the format."""
+        """Draw step times by part, and the kernels, to a picture; its suffix names the format."""
         from pinn.training.breakdown_picture import draw
 
         draw(self.deployment, self.steps, path)
@@ -132,7 +133,7 @@ class StepBreakdowns:
         return printed(self.show).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the tables as HTML for a notebook."""
+        """Return the tables of step times as HTML, which a notebook shows."""
         title = html.escape(f"{self.deployment.model.title} on {self.deployment.gpu.name}")
         return f"<div><p>{title}</p>{''.join(table.html() for table in self._tables())}</div>"
 
@@ -198,7 +199,7 @@ def sizes_text(sizes: Mapping[str, float]) -> str:
 
 
 def nearest_text(use: KernelUse) -> str:
-    """Return the GPU of the nearest measured kernel, and the sizes in which it differs, as text."""
+    """Return text on a kernel's nearest measured kernel: its GPU, and the sizes that differ."""
     near = use.nearest
     if near is None:
         return "not measured anywhere"
@@ -238,7 +239,7 @@ def _parts_table(step: Breakdown) -> Grid:
 
 
 def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> Iterator[str]:
-    """Yield two table cells per time in seconds: microseconds, and percent of the time's total."""
+    """Yield two cells for each time in seconds: microseconds, and percent of the column's total."""
     for value, total in zip(values, totals, strict=True):
         if value is None or total is None:
             yield from ("-", "-")

@@ -1,4 +1,4 @@
-"""Synthetic deployments, on whose step times the network is trained."""
+"""Deployments on whose step times the network is trained: synthetic, and of catalog models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,13 +17,14 @@ from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 from pinn.training.synthetic_models import synthetic_model
 
-#: Maximum share of GPU memory for weights, an assumption: vLLM's 0.9 includes the KV cache.
+#: Maximum share of GPU memory for weights. An assumption: vLLM's default, 0.9, also includes the KV
+#: cache.
 WEIGHTS_SHARE = 0.85
-#: Maximum difference, in log units, of a synthetic GPU's rates from a real GPU's. By their
-#: datasheets, an H200 has 1.43 times the memory bandwidth of an H100 and equal peak FLOP/s.
+#: Maximum log ratio of a synthetic GPU's rates to those of a real GPU. For comparison, an H200 has
+#: 1.43 times the memory bandwidth of an H100 and equal peak FLOP/s, by their datasheets.
 OTHER_RATES = 0.4
-#: Deployments on real GPUs per deployment on a synthetic GPU. At a ratio of 1, the network's error
-#: against its teacher on real GPUs is higher (0.95 % instead of 0.74 %).
+#: Number of deployments on real GPUs per deployment on a synthetic GPU. At 1 instead of 3, the
+#: error of the network against its teacher's step times on real GPUs is 0.95 % instead of 0.74 %.
 REAL_CARDS = 3
 #: Releases of vLLM whose defaults the training deployments use: one without fusion of all-reduces
 #: and norms by default, and one with it.
@@ -40,10 +41,10 @@ def synthetic_deployments(
 
     Args:
         count: Number of deployments.
-        gpus: GPUs of three of four deployments. Other deployments run on variants of these GPUs.
+        gpus: GPUs of about three in four deployments; all others run on variants of these GPUs.
         seed: Seed of the draw.
-        allowed: Function that returns whether a model may occur; false for near copies of a
-            held-out model.
+        allowed: Function that returns whether a model may occur; false for models of almost the
+            shape of a held-out model.
 
     Raises:
         PinnError: If ``gpus`` is empty.
@@ -76,13 +77,13 @@ def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
 def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
-    """Return the model on the first GPU, in random order, that has memory and kernels for it."""
+    """Return a deployment of the model on the first GPU, in random order, on which it starts."""
     placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
     return next(filter(None, placed), None)
 
 
 def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deployment | None:
-    """Split the model over GPUs of one type in random parallel sizes; None if it does not fit."""
+    """Return the model on GPUs of one type in random parallel sizes; None if it does not start."""
     serving = _flags(
         tensor_parallel_size=int(draw.choice([1, 2, 4, 8])),
         data_parallel_size=int(draw.choice([1, 1, 1, 1, 1, 1, 2, 4, 8])) if model.moe else 1,
@@ -95,15 +96,15 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
 
 
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
-    """Return the deployment of a model, with whole experts per GPU if experts cannot be split.
+    """Return the deployment of a model; with expert parallelism if experts cannot be split.
 
-    Returns None if neither layout starts or the weights do not fit. Compatibility is checked
-    against the newest engine release, since the defaults of ``TAUGHT_RELEASES`` also apply to
+    None is returned if neither layout starts or the weights do not fit. Compatibility is checked
+    against the newest engine release, because the defaults of ``TAUGHT_RELEASES`` are also used for
     models that those releases do not support.
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
-        return None  # Three of four draws end here. The checks below take thirty times as long.
+        return None  # this quick check ends 3 of 4 draws; those below take 30 times as long
     spread = [_other(serving, enable_expert_parallel=True)] if model.moe is not None else []
     for flags in (serving, *spread):
         try:
@@ -115,14 +116,16 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Caches of checked engine flags and of their variants: few distinct ones occur, checks are slow.
+#: Cached constructors of engine flags and of their variants: few distinct flags occur, and checking
+#: them is slow.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
-    """Yield the deployment, and copies with other expert kernels that change step features.
+    """Yield the deployment, and copies that use other kernels for experts.
 
-    Marlin kernels of mxfp4 are skipped: their features equal those of int4, which are drawn anyway.
+    Only kernels that change step features are used. Marlin kernels of mxfp4 are skipped: their
+    features equal those of int4, which is drawn anyway.
     """
     yield deployment
     for kernels in (CUTLASS, TRITON):
@@ -133,7 +136,7 @@ def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
 
 
 def weight_bytes(deployment: Deployment) -> float:
-    """Return the bytes of weights on one GPU, without the input embedding."""
+    """Return the bytes of a deployment's weights on one GPU, without the input embedding."""
     recipe = deployment.recipe
     experts = recipe.expert_tensor_parallel_size, recipe.expert_parallel_size
     return _weight_bytes(deployment.model, recipe.tensor_parallel_size, *experts)
@@ -175,8 +178,8 @@ def catalog_deployments(
             dropped.
         gpus: GPUs that deployments may run on.
         seed: Seed of the draw.
-        allowed: Function that returns whether a model may occur; false for near copies of a
-            held-out model.
+        allowed: Function that returns whether a model may occur; false for models of almost the
+            shape of a held-out model.
     """
     models = [m for m in catalog_models() if allowed(m)]
     draw = np.random.default_rng(seed)

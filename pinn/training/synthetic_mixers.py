@@ -32,12 +32,16 @@ from pinn.specs.model import (
 Ffns = Sequence[tuple[int, DenseFfnSpec | MoeFfnSpec]]
 Groups = list[LayerGroup]
 
-#: Residual streams of a model with compressed keys (``hc_mult`` of DeepSeek-V4's config.json).
+#: Number of residual streams in a model with compressed keys (``hc_mult`` in DeepSeek-V4's
+#: config.json).
 STREAMS = 4
 
 
 def _spread(ffns: Ffns, mixers: Sequence[tuple[float, Mixer]]) -> Groups:
-    """Return layers that combine each feed-forward part with each mixer, in the mixers' shares."""
+    """Return layers that combine each feed-forward part with each mixer, in the given shares.
+
+    A mixer is the attention or recurrent part of a layer.
+    """
     found = []
     for count, ffn in ffns:
         left = count
@@ -96,7 +100,10 @@ def hybrid(
 
 
 def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw layers with latent attention to keys picked by an indexer; some reuse its choice."""
+    """Draw layers with latent attention to keys that an indexer picks.
+
+    In three of ten models, some layers reuse the keys that an earlier layer's indexer picked.
+    """
     heads, rank = int(draw.choice([64, 64, 128])), int(draw.choice([1536, 2048]))
     nope, value = int(draw.choice([128, 192])), int(draw.choice([128, 256]))
     own = IndexerSpec(2048, int(draw.choice([32, 64])))
@@ -130,8 +137,8 @@ def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
     return _spread(ffns, [(0.5, coarse), (0.5, chosen), (0.05, window)])
 
 
-#: Share of synthetic models -> function that draws their layers. The shares are assumptions. All
-#: other models have only attention over all keys or windows.
+#: Share of synthetic models, and function that draws their layers. The shares are assumptions. All
+#: other models have only attention to all keys or to a sliding window.
 SHARES: tuple[tuple[float, Callable[..., Groups]], ...] = (
     (0.14, hybrid), (0.08, indexed), (0.07, compressed),
 )  # fmt: skip

@@ -18,9 +18,9 @@ from pinn.specs.model import (
 from pinn.specs.precision import precision
 from pinn.training.synthetic_mixers import SHARES, STREAMS, compressed, hybrid
 
-#: Share of synthetic models -> number formats of attention, of dense FFN and shared experts, and of
-#: routed experts. The combinations occur in published checkpoints. The shares, like all
-#: probabilities in this file, are assumptions.
+#: Share of synthetic models, and their number formats: of attention, of dense FFN and shared
+#: experts, and of routed experts. The combinations occur in published checkpoints. The shares, like
+#: all probabilities in this file, are assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.18, ("bf16", "bf16", "bf16")),
     (0.10, ("fp8", "fp8", "fp8")),
@@ -38,7 +38,8 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
 )
 
 
-#: Sampling parameters, drawn with equal probability: as in benchmarks, vLLM's defaults and models.
+#: Sampling parameters of synthetic models, drawn with equal probability: greedy as in benchmarks,
+#: vLLM's defaults, and parameters like those of published models.
 SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(temperature=0),
     Sampling(),
@@ -47,8 +48,8 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
-#: Minimum and maximum width relative to the hidden size: of a dense FFN, and of all active experts
-#: of a token. Published models of the catalog have 2.3 to 8 and 1.6 to 7.
+#: Minimum and maximum width, relative to the hidden size, of a dense FFN and of all active experts
+#: of a token together. Models of the catalog have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 
@@ -133,7 +134,7 @@ def _ffns(
 
 
 def _in_blocks(ffn: DenseFfnSpec | MoeFfnSpec) -> DenseFfnSpec | MoeFfnSpec:
-    """Return the feed-forward part with widths that split at boundaries of 128-wide scale blocks.
+    """Return the feed-forward part with widths that can be split between 128-wide scale blocks.
 
     Dense layers can then be split over eight GPUs, experts over two.
     """
@@ -148,7 +149,10 @@ def _groups(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> Iterator[LayerGroup]:
-    """Yield layers by shape; one model in five has sliding windows in some or all of its layers."""
+    """Yield groups of equal layers; a fifth of the models has sliding windows in some or all.
+
+    Models with latent attention have none.
+    """
     if isinstance(attention, LatentAttentionSpec) or draw.random() > 0.2:
         yield from (LayerGroup(count, attention, ffn) for count, ffn in ffns)
         return

@@ -1,4 +1,4 @@
-"""Teacher of the network: step times from kernels and calibration factors, and their betas."""
+"""Teacher of the network: step times summed from kernels, and the betas that explain them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -65,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return each step's seconds from kernels and overheads, with launching overlapped."""
+        """Return each step's seconds from kernels and overheads; launching overlaps GPU work."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)
@@ -74,7 +74,10 @@ class Scalars:
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
-        """Return betas of deployments from each operator's betas, at least their lower bounds."""
+        """Return betas of deployments: operators' betas x multipliers, plus overheads.
+
+        Each beta is at least its lower bound.
+        """
         betas = np.einsum("o,...of->...f", self.multipliers, projected) + self.overheads
         return np.maximum(betas, _BOUNDS)
 
@@ -107,12 +110,13 @@ def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
 
 
 def prior_scalars() -> Scalars:
-    """Return the prior calibration factors, for kernels without any serving data."""
+    """Return calibration factors at their priors, which are used without any serving data."""
     overheads = [OVERHEADS[n].prior if n in OVERHEADS else 0.0 for n in STEP_FEATURES]
     return Scalars(np.ones(len(COMPOSED_PARTS)), np.array(overheads))
 
 
-# Groups of parts of a step that share no feature, so that each group can be fitted separately.
+# Groups of operators. Operators of different groups share no step feature, so that each group can
+# be fitted separately.
 #
 # The time of a whole step does not show which feature caused it. In a long prompt of a
 # mixture-of-experts model, moving activations for experts and attention that grows with tokens look
@@ -121,7 +125,10 @@ def prior_scalars() -> Scalars:
 
 
 def _joined() -> list[set[str]]:
-    """Return sets of step parts that share a feature, and two sets for features without kernels."""
+    """Return sets of operators that share a step feature, and two empty sets.
+
+    The empty sets are for features without kernels.
+    """
     groups = [{part} for part in COMPOSED_PARTS]
     for feature in STEP_FEATURES.values():
         shared = [group for group in groups if group & set(feature.explains)]
@@ -130,8 +137,8 @@ def _joined() -> list[set[str]]:
     return [*groups, set(), set()]
 
 
-#: Names of the parts of each group, in the order of ``COMPOSED_PARTS``. The last two groups have no
-#: kernels: launching, which overlaps all other groups, and the remaining overheads.
+#: Names of the operators of each group, in the order of ``COMPOSED_PARTS``. The last two groups
+#: have no kernels: launching, which overlaps all other groups, and the remaining overheads.
 PART_GROUPS: tuple[tuple[str, ...], ...] = tuple(
     tuple(part for part in COMPOSED_PARTS if part in group) for group in _joined()
 )
@@ -142,7 +149,8 @@ def _of_feature(explains: tuple[str, ...], part: str = "") -> int:
     return found[0] if found else len(PART_GROUPS) - (2 if part == "launching" else 1)
 
 
-#: Two matrices with 1 if a row (a step feature, or an operator) belongs to a group (column).
+#: Matrices of group membership: 1 if a row, a step feature or an operator, belongs to the group of
+#: a column.
 FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
     [_of_feature(feature.explains, feature.part) for feature in STEP_FEATURES.values()]
 ]
@@ -156,7 +164,7 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Return seconds of each of ``PART_GROUPS`` in each step, overheads included.
+    """Return the seconds of each of ``PART_GROUPS`` in each step, including overheads.
 
     Args:
         scalars: Calibration factors.
@@ -167,17 +175,17 @@ def group_seconds(
     return kernels + (features * scalars.overheads) @ FEATURE_GROUPS
 
 
-# Betas from step times summed from kernels: the best-fitting non-negative coefficients.
+# Betas of step times that are summed from kernels: the best-fitting non-negative coefficients.
 
-#: Operator, a part of the step -> names of the step features that may explain its time.
+#: Operator (type of kernels in a step) -> names of the step features that may explain its time.
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
     for operator in COMPOSED_PARTS
 }
 
-#: Weight of the whole step's error relative to the errors of its parts, so that errors of parts
-#: cancel in the sum. This weight reduced the step-time error on batches outside the fit from 1.8 to
-#: 1.4 % (LOG.md).
+#: Weight of a whole step's error relative to the errors of its parts. It makes the errors of parts
+#: cancel in the sum, and reduced the step-time error on batches outside the fit from 1.8 to 1.4 %
+#: (LOG.md).
 WHOLE_WEIGHT = 2.0
 
 _NAMES = list(STEP_FEATURES)
@@ -187,11 +195,12 @@ _BOUNDS = np.array([f.lower_bound for f in STEP_FEATURES.values()])
 def project(
     features: Float[np.ndarray, "n features"], parts: Float[np.ndarray, "n parts"]
 ) -> Float[np.ndarray, "parts features"]:
-    """Fit the seconds of each part of a deployment's steps by step features.
+    """Fit betas with which step features explain the seconds of each part of a deployment's steps.
 
     Betas stay at or above their lower bounds, which keep every step above its roofline lower bound.
     Errors are weighted by the inverse of the whole step's time, so a small part is not fitted at
-    the expense of a large one. All parts are solved for at once, with the error of their sum.
+    the expense of a large one. The betas of all parts are solved for at once, because the error of
+    their sum counts, too.
 
     Args:
         features: Step features of ``n`` steps.
@@ -223,18 +232,21 @@ def project(
 
 
 def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[int]:
-    """Return the indices of step features that may explain an operator and are not always 0."""
+    """Return the indices of the step features that may explain an operator's time.
+
+    Features that are 0 in all steps are omitted.
+    """
     columns = [_NAMES.index(name) for name in EXPLAINED_BY[operator]]
     return [c for c in columns if features[:, c].any()]
 
 
-# Teacher: kernel times, scaled by calibration factors and summed to steps, fitted by betas.
+# Teacher: sums kernel times, scaled by calibration factors, to step times, and fits betas to them.
 
 
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return betas of each operator of ``n`` deployments, each fitted to 96 steps."""
+    """Return betas that explain each operator's time, for ``n`` deployments, from 96 steps each."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))
@@ -254,7 +266,7 @@ def features_of_batches(
 
 @dataclass(frozen=True)
 class Teacher:
-    """Teacher that computes betas from kernels: slower but more exact than the network.
+    """Teacher of the network, which computes betas from kernels: slower but more exact.
 
     Attributes:
         kernels: Surrogates of operators' times.
@@ -265,5 +277,5 @@ class Teacher:
     scalars: Scalars
 
     def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
-        """Return each deployment's betas in seconds per unit of a feature, ``[n, features]``."""
+        """Return the betas of ``n`` deployments, in seconds per unit of a feature."""
         return self.scalars.betas(projected_parts(self.kernels, deployments))

@@ -56,7 +56,7 @@ class TrainerSettings:
             raise PinnError(f"{given} strategy={self.strategy}: {reason}: {remedy}") from error
 
 
-#: Function of ``max_epochs`` and ``folder`` that returns the trainer of a fit.
+#: Function of ``max_epochs`` and ``folder`` that returns a Lightning trainer.
 TrainerFactory = Callable[..., lightning.Trainer]
 
 
@@ -102,7 +102,7 @@ def last_state(folder: Path) -> Path | None:
 
 
 def _silence_lightning() -> None:
-    """Silence Lightning's hints about settings that are intended here."""
+    """Silence Lightning's hints about settings that this package intends."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for hint in (
         # Data-loading workers would not help: a batch is a slice of tensors in memory.

@@ -40,10 +40,12 @@ class FoldNetwork:
 
 
 def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.DataFrame:
-    """Return the log change of every coefficient of each held-out deployment.
+    """Return the log change of held-out deployments' coefficients when they are trained on.
+
+    A change is from the fold's network, which held the deployment out, to the checkpoint's.
 
     Args:
-        checkpoint: Checkpoint of the network trained on everything.
+        checkpoint: Checkpoint of the network that is trained on all data.
         folds: Networks of cross-validation folds, trained with the checkpoint's settings.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Distance of a deployment from a checkpoint's training data, cached on disk."""
+"""Distances of deployments from a checkpoint's training data, cached on disk."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.gpu import load_gpu
 
-# Distance from the measured kernels, in the form that commands use; ``held_out`` computes it.
+# Distance from the measured kernels, as commands use it; the module ``held_out`` computes it.
 
-#: Batch that represents a deployment as a whole.
+#: Batch whose step represents a deployment if no batch is given.
 REFERENCE_BATCH = "32 decode @ 2000"
 
 
@@ -36,7 +36,7 @@ class KernelDistance:
     elsewhere: float
 
 
-# GPUs with serving data in a checkpoint's training data.
+# GPUs of which a checkpoint's training data have measured servers.
 
 
 def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:
@@ -58,7 +58,7 @@ def served_gpus(checkpoint: Path) -> list[str]:
 
 
 def measured_gpus(checkpoint: Path) -> dict[str, str]:
-    """Return what was measured on each GPU, by name: only kernels, or kernels and servers.
+    """Return name of a GPU -> text on what was measured on it: kernels, or kernels and servers.
 
     Raises:
         PinnError: If the checkpoint is missing or unreadable.
@@ -106,13 +106,17 @@ def locate_each(
             "no kernel surrogates in the checkpoint's folder, so distances are unknown: "
             "fit them with 'python train.py kernels=on'"
         )
-    # The JSON file has the hash of the tensor file, so the cache's key covers both files.
+    # The surrogates are a JSON and a tensor file. The JSON file has the hash of the tensor file, so
+    # a cache key of the JSON file covers both.
     found = remembered_value(_distances, folder / "kernels.json", deployment, list(batches))
     return [KernelDistance(**each) for each in found]
 
 
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
-    """Return inputs outside the training range, with distances in SD, by name, farthest first.
+    """Return the network inputs of a deployment that lie outside the training range.
+
+    Returns:
+        Name of the input -> distance from the range in standard deviations, farthest first.
 
     Raises:
         PinnError: If the checkpoint is missing or unreadable.
@@ -121,7 +125,7 @@ def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]
 
 
 def _distances(kernels: Path, deployment: Deployment, batches: list[str]) -> list[dict[str, Any]]:
-    # Imported late, because it loads torch.
+    # Import only when needed, because these modules load torch, which is slow.
     from pinn.kernels.surrogates import KernelSurrogates
     from pinn.surrogate.uncertainty.held_out import kernel_distance
 

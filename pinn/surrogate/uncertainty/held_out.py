@@ -1,4 +1,4 @@
-"""Distances of steps from measured kernels, and groups of held-out rows by distance."""
+"""Distances of steps from measured kernels, and descriptions of held-out rows by such facts."""
 
 from collections.abc import Sequence
 
@@ -18,10 +18,11 @@ from pinn.surrogate.uncertainty.kinds import Situation, kind_of, place_of
 
 # Distance of a step from measured kernels: the mean over its kernels, weighted by their time.
 #
-# The times of a step's kernels are interpolated from measured ones. The distance of a kernel is the
-# one to the nearest measured kernel, in log units. Distances are not fitted to prediction errors.
+# The times of a step's kernels are interpolated from measured ones. The distance of a kernel is its
+# distance to the nearest measured kernel, in log units. Distances are not fitted to prediction
+# errors.
 
-#: Distance of a kernel without any comparable measurement: a factor of four in one size.
+#: Distance assumed for a kernel without any comparable measurement: a factor of four in one size.
 UNMEASURED = float(np.log(4.0))
 
 
@@ -30,7 +31,8 @@ def kernel_distance(
 ) -> KernelDistance:
     """Return the distance of one step from measured kernels.
 
-    The quality of an operator's interpolation, and everything other than kernels, is not included.
+    The distance includes neither the quality of an operator's interpolation nor anything other than
+    kernels.
 
     Args:
         kernels: Fitted surrogates with the sizes that they were fitted to.
@@ -54,9 +56,10 @@ def kernel_distance(
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
-    """Return the larger log ratio, of bandwidth or of FLOP/s, to the nearest kernel's GPU.
+    """Return how far a GPU is from the GPU on which a kernel's nearest measurement was made.
 
-    The result is 0 if the nearest kernel is pooled over several GPUs.
+    The distance is the larger of two log ratios, of memory bandwidth and of peak FLOP/s. It is 0 if
+    the nearest kernel is pooled over several GPUs.
     """
     if use.nearest is None or use.nearest.gpu == gpu.name:
         return 0.0
@@ -71,18 +74,18 @@ def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
 
 # Descriptions of held-out rows by facts that are known before a measurement.
 
-#: Columns of a description: type of weights, measurements of the GPU, and total distance from
-#: measured kernels.
+#: Columns that describe a step: type of weights, which measurements of the GPU exist, and distance
+#: from measured kernels.
 DESCRIPTION = ("kind", "place", "distance")
 
-#: Deployment, its batch as text, and whether serving data of its GPU are in the training data.
+#: Step: deployment, batch as text, and whether serving data of its GPU are in the training data.
 Step = tuple[Deployment, str, bool]
 
 
 def situation(
     kernels: KernelSurrogates, deployment: Deployment, batch: str, gpu_known: bool = True
 ) -> Situation:
-    """Return a step's deployment, kernel distance and GPU state, given the measured kernels.
+    """Return the facts of a step that are known before a measurement.
 
     Raises:
         PinnError: If the batch cannot be read, or runs no kernel.
@@ -91,10 +94,12 @@ def situation(
 
 
 def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.DataFrame:
-    """Return the ``DESCRIPTION`` of each step, for these kernels as training data (30 ms each).
+    """Return each step's type of weights, GPU measurements, and distance from measured kernels.
+
+    Computing the distance of a step takes about 30 ms.
 
     Returns:
-        Table with one row per step, columns ``DESCRIPTION``.
+        Table with one row per step and the columns ``DESCRIPTION``.
     """
     found = [situation(kernels, *step) for step in steps]
     rows = [(kind_of(s.deployment.model), place_of(s), s.distance.total) for s in found]

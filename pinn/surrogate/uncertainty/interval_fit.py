@@ -27,18 +27,19 @@ from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weigh
 #
 # An error of the step time changes all metrics in the same direction. A gain is the log change of a
 # metric per log change of the step time. It is above 1 if queues magnify an error, and 1 in a
-# closed loop below saturation. TTFT has its own half-width, and the wider of the two applies. E2E
-# is a TTFT followed by decodes, so the ends of its interval are the sums of theirs.
+# closed loop below saturation. The half-width of TPOT is that of the step time x gain. TTFT also
+# has a half-width of its own, and the wider of the two applies. E2E is a TTFT followed by decodes,
+# so the ends of its interval are the sums of their ends.
 
 #: Metrics with an interval; the mean ITL has TPOT's interval.
 METRICS = ("tpot", "ttft", "e2e")
 
-#: Columns of the gain of each metric: its log change per log change of the step time.
+#: Names of the columns with each metric's gain: its log change per log change of the step time.
 GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
 def left_out_column(split: str) -> str | None:
-    """Return the column that a split holds out of training and of calibration, or None.
+    """Return the column whose values a split holds out, of training and calibration; or None.
 
     >>> left_out_column("leave-one-gpu-and-its-kernels-out")
     'gpu'
@@ -112,7 +113,7 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
     return {"tpot": moved["tpot"], "ttft": ttft, "e2e": np.log(np.exp(moved["e2e"]) + beyond)}
 
 
-# Coverage: intervals of each held-out part are calibrated on all other parts.
+# Coverage of intervals on held-out models and GPUs, each with intervals calibrated on all others.
 
 #: Nominal coverage levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -122,7 +123,7 @@ _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 
 
 def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
-    """Return half-widths for each held-out row, calibrated without its model or its GPU.
+    """Return half-widths for each held-out row, calibrated without the row's model or GPU.
 
     A part that is held out of training is also held out of the calibration, in every split and for
     every choice made in the calibration. For a held-out model, the part is all rows of models of
@@ -154,7 +155,7 @@ def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame
 
 
 def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]:
-    """Yield each held-out part: its name, the rows that may calibrate it, and its own rows."""
+    """Yield (name of a held-out model or GPU, rows to calibrate its intervals, its own rows)."""
     columns = errors["split"].map({s: left_out_column(s) for s in errors["split"].unique()})
     for column in ("shape", "gpu"):
         evaluated = errors[columns == column]
@@ -189,7 +190,7 @@ def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Return coverage and interval widths of a part; every group of ``by`` counts once."""
+    """Return coverage and interval widths of rows; each value of column ``by`` counts once."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {
@@ -223,7 +224,9 @@ def calibrate(
     checkpoint: Path,
     sources: Sequence[Mapping[str, object]],
 ) -> StatedIntervals:
-    """Calibrate intervals on all held-out data, and evaluate them by nested calibrations.
+    """Return intervals calibrated on all held-out data, with their coverage.
+
+    The coverage is from nested calibrations, which hold out the model or GPU that they evaluate.
 
     Args:
         errors: Errors of one or more experiments, as
@@ -252,7 +255,7 @@ def calibrate(
 
 
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
-    """Return the P90 of each coefficient's absolute log change; every group counts once."""
+    """Return the P90 of each coefficient's absolute log change; each model and GPU counts once."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}

@@ -1,6 +1,6 @@
-"""Intervals that are calibrated on held-out data, and their file in the checkpoint's folder.
+"""Prediction intervals calibrated on held-out data, and their file in the checkpoint's folder.
 
-Intervals of step times, and the sentence about what widens them, are included.
+The intervals are of TPOT (step time), TTFT and coefficients.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths, trait_words
 
-# Intervals are stored in a small JSON file in the folder of their checkpoint.
+# The intervals of a checkpoint are stored in a small JSON file in the checkpoint's folder.
 
 SCHEMA = "pinn intervals 4"
 
-#: Keys of a checkpoint's metadata that are repeated in the file of its intervals.
+#: Keys of a checkpoint's metadata that the file of its intervals has, too.
 BELONGS = ("recipe_sha256", "data_sha256")
 
-#: Metric whose error is added to the interval of each part of the coefficients.
+#: Part of the coefficients -> metric whose half-width is added to those of its coefficients.
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
-#: Metrics that have a half-width of their own.
+#: Metrics with a fitted half-width; that of E2E follows from them.
 METRICS = ("tpot", "ttft")
 
 Ends = tuple[float, float]
@@ -37,7 +37,7 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True)
 class HalfWidth:
-    """Half of an interval's width, in log units.
+    """Half of an interval's width in log units, for two types of GPUs.
 
     Attributes:
         known: Half-width on a GPU with serving data in the training data.
@@ -54,13 +54,15 @@ class StatedIntervals:
 
     Attributes:
         checkpoint_sha256: SHA-256 of the checkpoint's file.
-        half_widths: Log half-widths of held-out models, by metric: ``tpot`` (step time), ``ttft``.
-        widths: Factors of half-widths by trait and metric; empty before they are fitted.
+        half_widths: Metric, ``tpot`` (step time) or ``ttft`` -> log half-width of its interval.
+        widths: Factors of half-widths by metric and by trait (property of a deployment, such as its
+            engine); empty before they are fitted.
         coefficients: Log half-width of each coefficient's own change, by ``beta.NAME`` or
             ``alpha.NAME``.
-        kinds: Errors of held-out rows by type of weights and measurements of the GPU.
+        kinds: Errors of held-out rows by type of weights and by what was measured on the GPU.
         errors: Values of an :class:`ErrorLaw`, by metric (``tpot``).
-        belongs: ``recipe_sha256`` and ``data_sha256`` of the checkpoint.
+        belongs: Hashes of the checkpoint's settings and data, ``recipe_sha256`` and
+            ``data_sha256``.
         sources: Experiments that the intervals were calibrated on.
         coverage: Rows of ``pinn.surrogate.uncertainty.interval_fit.coverage_table``, from nested
             calibrations.
@@ -97,7 +99,7 @@ class StatedIntervals:
         }
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
-        """Return a sentence on the traits that widen a deployment's intervals, or nothing."""
+        """Return a sentence on traits, such as its engine, that widen a deployment's intervals."""
         found = self.widths.reasons(deployment, gpu_known)
         named = ", ".join(
             f"{factor:.1f}x for {trait_words(name)}" for name, factor in found.items()
@@ -105,19 +107,20 @@ class StatedIntervals:
         return f"Intervals are widened: {named}." if named else ""
 
     def error_law(self, metric: str) -> ErrorLaw:
-        """Return the distribution of a metric's measured values relative to predicted values."""
+        """Return the distribution of a metric's measured values relative to predicted ones."""
         return ErrorLaw(tuple(self.errors[metric]))
 
     def coefficient_intervals(
         self, values: Mapping[str, float], half_widths: Mapping[str, float]
     ) -> dict[str, Ends]:
-        """Return the ends of the intervals of coefficients, such as ``beta.gemm``; 0 stays 0.
+        """Return the ends of each coefficient's interval; a coefficient of 0 has both ends at 0.
 
-        Two parts are added in quadrature: the change of the coefficient when a group becomes known,
-        and the error of the metric that the coefficient affects (TPOT for beta, TTFT for alpha).
+        Two half-widths are added in quadrature: of the coefficient's change when its model or GPU
+        is added to the training data, and of the metric that it affects (TPOT for beta, TTFT for
+        alpha).
 
         Args:
-            values: Coefficients by name.
+            values: Coefficients by name, such as ``beta.gemm``.
             half_widths: Half-widths as :meth:`log_half_widths` returns them.
         """
         common = {kind: half_widths[metric] for kind, metric in _COMMON.items()}
@@ -138,7 +141,7 @@ def calibration_path(checkpoint: Path) -> Path:
 
 
 def write_calibration(found: StatedIntervals, path: Path) -> None:
-    """Write the file of intervals; it is replaced atomically."""
+    """Write intervals to a file, which is replaced atomically."""
     values = dict(vars(found))
     files.write_json_file(path, {"schema": SCHEMA, **values.pop("belongs"), **values}, indent=1)
 
@@ -182,9 +185,9 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:
-    """Return the log half-width of a step time; with prefill work, the wider of two.
+    """Return the log half-width of a step time: TPOT's or, if the batch has prompts, the wider.
 
-    The half-width of steps with prompts is from errors of TTFT, the one of all steps from TPOT.
+    The wider one is the larger of the half-widths of TPOT and TTFT.
 
     Args:
         half_widths: Half-widths of the deployment (:meth:`StatedIntervals.log_half_widths`).

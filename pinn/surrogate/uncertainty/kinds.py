@@ -1,4 +1,4 @@
-"""Types of predictions, and the errors of held-out data of each type."""
+"""Types of predictions by weights and GPU, and errors on held-out data of each type."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pandas as pd
 from pinn.surrogate.uncertainty.distance import KernelDistance, gpu_is_known, locate
 
-# Types of predictions as text, and the errors of held-out rows of each type.
+# Types of predictions, as text, and errors of held-out rows of each type.
 
-#: Maximum share of a step's kernel time that is measured on other GPUs, if the kernels of the
-#: step's GPU count as measured.
+#: Maximum share of a step's kernel time whose nearest measurements are on other GPUs, at which the
+#: kernels of the step's GPU count as measured.
 _ELSEWHERE = 0.5
 
 MEASURED = "a measured GPU"
@@ -29,13 +29,13 @@ UNSERVED = "a GPU without serving data"
 
 UNMEASURED = "a GPU without such kernels or serving data"
 
-#: Value that means all types of weights, or all GPUs.
+#: Value of ``kind`` that means all types of weights, and of ``place`` that means all GPUs.
 ANY = "any"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Facts of a step that are known before a measurement.
+    """Facts of a predicted step that are known before any measurement of it.
 
     Attributes:
         deployment: Model, GPU and engine configuration.
@@ -50,16 +50,16 @@ class Situation:
 
 @dataclass(frozen=True)
 class KindErrors:
-    """Errors of held-out rows with one type of weights and one state of the GPU's measurements.
+    """Errors of held-out rows with the same type of weights and similarly measured GPUs.
 
     Attributes:
         kind: Type of weights, such as ``4-bit experts``; or ``any``.
-        place: What had been measured on the GPU; or ``any``.
+        place: Text on what was measured on the GPU, such as ``a measured GPU``; or ``any``.
         rows: Number of rows.
         models: Number of models among the rows.
         median: Median APE of TPOT, as a fraction.
         p90: P90 of the absolute relative error of TPOT, as a fraction.
-        farthest: Maximum distance from measured kernels among the rows.
+        farthest: Maximum distance from measured kernels among the rows, in log units.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class KindErrors:
 
     @property
     def words(self) -> str:
-        """Return the type of weights and the GPU's measurements as text."""
+        """Return text on the type of weights and on what was measured on the GPU."""
         what = "all held-out data" if self.kind == ANY else self.kind
         return what if self.place == ANY else f"{what} on {self.place}"
 
@@ -90,23 +90,23 @@ def kind_of(model: ModelSpec) -> str:
 
 
 def weight_bits(found: Precision) -> int:
-    """Return the bits per weight, without its share of the scales: 32, 16, 8 or 4."""
+    """Return a format's bits per weight, without its share of the scales: 32, 16, 8 or 4."""
     return next(bits for bits in (32, 16, 8, 4) if 8 * found.bytes_per_weight >= bits)
 
 
 def place_of(situation: Situation) -> str:
-    """Return as text which measurements of the GPU exist."""
+    """Return text on what was measured on a step's GPU: servers, kernels or neither."""
     if situation.gpu_known:
         return MEASURED
     return UNMEASURED if situation.distance.elsewhere > _ELSEWHERE else UNSERVED
 
 
 def kinds_of_errors(errors: pd.DataFrame) -> list[KindErrors]:
-    """Return errors by type of weights and GPU state, then by type of weights, then of all rows.
+    """Return errors by type of weights and of GPU, then by type of weights, then of all rows.
 
     Args:
-        errors: Table with the columns ``kind``, ``place``, ``shape``, ``distance`` and ``tpot``, a
-            log error.
+        errors: Table with the columns ``kind`` (of weights), ``place`` (text on what was measured
+            on the GPU), ``shape``, ``distance`` and ``tpot``, a log error.
     """
     parts = [
         *(((str(k), str(p)), part) for (k, p), part in errors.groupby(["kind", "place"])),
@@ -125,16 +125,16 @@ def _summed_up(kind: str, place: str, part: pd.DataFrame) -> KindErrors:
 
 
 def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErrors:
-    """Return the errors for given weights and GPU state; else for the weights, else of all rows."""
+    """Return the errors for a type of weights and GPU; else for the weights, else of all rows."""
     wanted = [(kind, place), (kind, ANY), (ANY, ANY)]
     of = {(k.kind, k.place): k for k in kinds}
     return next(of[key] for key in wanted if key in of)
 
 
-# Situation of one step: facts that are known before a measurement.
+# Facts of a step that are known before a measurement, for commands.
 
 
 def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:
-    """Return a step's deployment, distance from measured kernels, and state of its GPU."""
+    """Return the facts of a step, such as its distance from measured kernels, from a checkpoint."""
     distance = locate(checkpoint, deployment, batch)
     return Situation(deployment, distance, gpu_is_known(checkpoint, deployment))

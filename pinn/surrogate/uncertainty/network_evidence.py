@@ -68,7 +68,7 @@ def _learned(found: CoefficientSet) -> dict[str, float]:
 
 
 def _distance(checkpoint: Path, deployment: Deployment) -> tuple[JsonObject, dict[str, float]]:
-    """Return the distance from the training data for JSON, and the inputs outside its range."""
+    """Return JSON on the distance from the training data, and network inputs outside its range."""
     space = training_space(Surrogate.load(checkpoint).checkpoint)
     located = space.locate([deployment])
     held_out = sorted(space.held_out_distances().tolist())
@@ -107,7 +107,7 @@ def _distance_words(
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return a text, in a list, if a batch is farther from measured kernels than held-out data."""
+    """Return [warning] if a batch is farther from measured kernels than held-out data, else []."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []
@@ -120,7 +120,7 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
 
 # Sentences about the expected error of a prediction.
 
-#: Maximum number of inputs that a sentence names.
+#: Maximum number of network inputs outside the training range that a sentence names.
 _NAMED = 4
 
 _UNSERVED = (
@@ -139,9 +139,9 @@ def describe_trust(
         calibration: Intervals of the checkpoint.
 
     Returns:
-        ``kind`` of weights, ``place`` (what is known of the GPU), ``kernel_distance``, its parts
-        ``by_operator``, ``beyond_left_out`` (whether it is farther than all held-out rows) and
-        ``sentence``.
+        ``kind`` (of weights), ``place`` (what was measured on the GPU), ``kernel_distance``, its
+        parts ``by_operator``, ``beyond_left_out`` (whether it exceeds the distance of all held-out
+        rows) and ``sentence``.
     """
     farthest = max(kind.farthest for kind in calibration.kinds)
     beyond = situation.distance.total > farthest
@@ -192,6 +192,6 @@ def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
 
 
 def named_inputs(outside: Mapping[str, float]) -> str:
-    """Return the inputs outside the training range and their distances; only the first few."""
+    """Return text with names and distances of the first few inputs outside the training range."""
     named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
     return f"{named} and {len(outside) - _NAMED} more" if len(outside) > _NAMED else named

@@ -23,7 +23,7 @@ from jaxtyping import Float
 #: Share of measurements that intervals should cover.
 LEVEL = 0.9
 
-#: Ratio of the half-width of a 90 % interval to the standard deviation, for normal errors.
+#: Ratio of the half-width of a 90 % interval to the standard deviation, if errors are normal.
 NORMAL_QUANTILE = 1.645
 
 Values = Float[np.ndarray, " n"]
@@ -49,7 +49,8 @@ def weighted_quantile(values: Values, weight: Values, level: float) -> float:
 # on conformal prediction"). Near the limit, the probability of meeting it thus falls gradually, and
 # no margin has to be chosen.
 
-#: Number of equally likely errors that represent a distribution; each is the middle of its share.
+#: Number of equally likely errors that represent a distribution. Each is the median of its 1 /
+#: ``COUNT`` of the distribution.
 COUNT = 20
 
 _SHARES = (np.arange(COUNT) + 0.5) / COUNT
@@ -66,7 +67,7 @@ class ErrorLaw:
     errors: Sequence[float]
 
     def chance(self, excess: Values, half: Values) -> Values:
-        """Return the probability that a time meets its limit.
+        """Return the probability that a predicted time meets its limit when it is measured.
 
         Args:
             excess: Ratio of the predicted time to its limit.
@@ -94,7 +95,7 @@ class ErrorLaw:
 
 
 def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:
-    """Return the distribution of errors of held-out rows.
+    """Return the distribution of the errors of held-out rows, in half-widths.
 
     Args:
         errors: log(measured / predicted) of each row.

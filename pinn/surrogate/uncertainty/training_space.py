@@ -12,7 +12,7 @@ from pinn.engines.deployment import Deployment
 from pinn.surrogate.checkpoint import Checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, MIN_SCALE, RATES, featurize
 
-# Distance of deployments from the measured deployments in a checkpoint's training data.
+# Distances of deployments from the measured deployments in a checkpoint's training data.
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Distances:
     outside: Float[np.ndarray, "n inputs"]
 
     def outside_names(self, row: int) -> dict[str, float]:
-        """Return one deployment's inputs outside the training range, farthest first."""
+        """Return name -> distance, farthest first, of a deployment's inputs outside the range."""
         found = zip((*DESCRIPTORS, *RATES), self.outside[row].tolist(), strict=True)
         away = [(name, value) for name, value in found if abs(value) > _ROUNDING]
         return dict(sorted(away, key=lambda item: -abs(item[1])))
@@ -43,7 +43,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class TrainingSpace:
-    """Measured deployments of a checkpoint's training data in standardized coordinates.
+    """Measured deployments of a checkpoint's training data, as standardized network inputs.
 
     Attributes:
         anchors: Standardized inputs, one row per measured deployment.
@@ -73,7 +73,7 @@ class TrainingSpace:
         return Distances(nearest, distance[np.arange(len(at)), nearest], outside)
 
     def held_out_distances(self) -> Float[np.ndarray, " m"]:
-        """Return each measured deployment's distance to the nearest one of another model.
+        """Return each measured deployment's distance from the nearest one with another model.
 
         In an evaluation that holds out models, these are the distances of the held-out models. The
         result is empty if all deployments are of one model.
@@ -102,6 +102,9 @@ def training_space(checkpoint: Checkpoint) -> TrainingSpace:
 def _pairwise(
     a: Float[np.ndarray, "n inputs"], b: Float[np.ndarray, "m inputs"]
 ) -> Float[np.ndarray, "n m"]:
-    """Return Euclidean distances of rows of ``a`` and ``b``; the expanded square saves memory."""
+    """Return the Euclidean distance of each row of ``a`` from each row of ``b``.
+
+    It is computed as a^2 + b^2 - 2 a b, which needs no array of all differences.
+    """
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.sqrt(np.maximum(squares, 0.0))

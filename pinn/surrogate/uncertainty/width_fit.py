@@ -1,12 +1,12 @@
 """Fit of interval widths to traits of a deployment, and the score of the fit.
 
-Half-widths for held-out models are constants by metric and state of the GPU's measurements
-(``interval_fit``), quantiles of errors on vLLM. Held-out groups of other engines, GPUs and sizes
-show how errors depend on traits of a deployment. The logs of absolute errors, divided by the
-constant, are regressed on the traits, with a level per metric (ridge). Then one factor per metric
-makes the intervals cover their level of all groups (split conformal prediction: Lei et al. (2018),
-"Distribution-free predictive inference for regression", section 5.2, with errors in units of the
-half-width).
+The half-widths of ``interval_fit`` are constants: quantiles of errors on vLLM, by metric and by
+whether the GPU has serving data. Held-out groups of other engines, GPUs and sizes show how errors
+depend on traits of a deployment, such as its engine. The logs of absolute errors, divided by the
+constant, are regressed on the traits, with an intercept per metric (ridge). Then one factor per
+metric makes the intervals cover their level of all groups (split conformal prediction: Lei et al.
+(2018), "Distribution-free predictive inference for regression", section 5.2, with errors in units
+of the half-width).
 """
 
 import numpy as np
@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float
 from pinn.surrogate.uncertainty.quantiles import LEVEL, weighted_quantile
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 
-#: Ridge penalties, for row weights that add up to 1. The first is numerical: it keeps the weights
-#: of rare traits near 0. The second hardly affects a metric's level, but defines the level of a
-#: metric without rows.
+#: Ridge penalties of a trait's coefficient and of a metric's intercept, for row weights that add up
+#: to 1. The first keeps the coefficients of rare traits near 0. The second hardly affects an
+#: intercept, but makes it 0 for a metric without rows.
 _RIDGE, _LEVEL_RIDGE = 0.003, 1e-12
-#: Minimum absolute log error; smaller errors count as 1 %.
+#: Minimum absolute log error of a row in the fit; smaller errors count as 1 %.
 _LEAST_ERROR = 0.01
 
 Rows = Float[np.ndarray, " rows"]
@@ -32,7 +32,7 @@ def fit_widths(rows: pd.DataFrame, level: float = LEVEL) -> Widths:
 
     Args:
         rows: Table with the columns ``group``, ``configuration``, ``metric``, ``error`` (log
-            error), ``half`` (the constant's half-width) and ``TRAITS``.
+            error), ``half`` (constant log half-width) and ``TRAITS``.
         level: Share of measurements that intervals must cover.
     """
     weight = group_weights(rows)
@@ -60,7 +60,7 @@ def nested_half_widths(rows: pd.DataFrame) -> Rows:
 def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
     """Return baseline half-widths of each group: quantiles of absolute errors of all other groups.
 
-    Quantiles are by metric. If no other group has the metric, the half-width is the constant.
+    Quantiles are by metric. If no other group has the metric, the half-width is that in ``half``.
     """
     half, weight = rows["half"].to_numpy(copy=True), group_weights(rows)
     size = rows["error"].abs().to_numpy()
@@ -73,23 +73,24 @@ def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
 
 
 def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> float:
-    """Return mean width plus 2 / (1 - level) times the excess outside; every group counts once.
+    """Return the interval score of log errors; smaller is better, and every group counts once.
 
-    This is the interval score of log errors (Gneiting and Raftery (2007), "Strictly proper scoring
-    rules, prediction, and estimation", section 6.2); smaller is better.
+    The score is the mean width plus 2 / (1 - level) times the mean distance by which errors lie
+    outside their intervals (Gneiting and Raftery (2007), "Strictly proper scoring rules,
+    prediction, and estimation", section 6.2).
     """
     beyond = np.maximum(rows["error"].abs().to_numpy() - half, 0.0)
     return float(group_weights(rows) @ (2 * half + 2 / (1 - level) * beyond))
 
 
 def with_traits(rows: pd.DataFrame, gpus_known: Mask) -> pd.DataFrame:
-    """Return the rows with an added column for each trait of their ``deployment``."""
+    """Return the rows with a column for each of ``TRAITS``, its amount in the row's deployment."""
     pairs = list(zip(rows["deployment"], gpus_known.tolist(), strict=True))
     return rows.assign(**{name: [of(*pair) for pair in pairs] for name, of in TRAITS.items()})
 
 
 def group_weights(rows: pd.DataFrame) -> Rows:
-    """Return weights that add up to 1, equal by group, then by metric, configuration and row."""
+    """Return weights of rows that add up to 1: equal by group, then metric, configuration, row."""
     weight, key = np.ones(len(rows)), ["group"]
     for column in ("metric", "configuration"):
         weight /= rows.groupby(key)[column].transform("nunique").to_numpy()
@@ -99,7 +100,7 @@ def group_weights(rows: pd.DataFrame) -> Rows:
 
 
 def _metrics(rows: pd.DataFrame) -> dict[str, Mask]:
-    """Return the mask of the rows of each metric."""
+    """Return metric -> mask of the rows with this metric."""
     names = sorted(rows["metric"].unique())
     return {name: (rows["metric"] == name).to_numpy() for name in names}
 
@@ -113,7 +114,7 @@ def _traits(rows: pd.DataFrame) -> Float[np.ndarray, "rows traits"]:
 
 
 def _log_errors(rows: pd.DataFrame) -> Rows:
-    """Return the logarithm of absolute errors divided by the constant half-width."""
+    """Return log(absolute log error / constant half-width) of each row, the fit's target."""
     size = np.maximum(rows["error"].abs().to_numpy(), _LEAST_ERROR)
     return np.log(size / rows["half"].to_numpy())
 
@@ -126,7 +127,7 @@ def _design(rows: pd.DataFrame) -> Float[np.ndarray, "rows columns"]:
 def _ridge(
     design: Float[np.ndarray, "rows columns"], target: Rows, weight: Rows
 ) -> Float[np.ndarray, " columns"]:
-    """Return weighted least squares with a penalty that keeps weights of rare traits near 0."""
+    """Return the coefficients of a weighted least-squares fit, with the penalties ``_RIDGE``."""
     share = weight / weight.sum()
     held = np.full(design.shape[1], _LEVEL_RIDGE)
     held[-len(TRAITS) :] = _RIDGE

@@ -1,6 +1,6 @@
-"""Factors of interval widths by traits of a deployment that are known before a measurement.
+"""Factors of interval widths by traits: properties of a deployment known before a measurement.
 
-``width_fit`` fits the factors to errors of held-out groups.
+The module ``width_fit`` fits the factors to errors of held-out groups.
 """
 
 import math
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pinn.engines.deployment import Deployment
 from pinn.specs.serving import VLLM
 
-#: Minimum hidden size of layers whose launch time hardly affects a step. An assumption.
+#: Hidden size from which on the launch time of layers hardly affects a step. An assumption.
 WIDE_LAYER = 4096.0
 
-#: Functions that return the amount of each trait in a deployment, given whether serving data of its
-#: GPU are in the training data. Traits were chosen for their meaning, before any fit.
+#: Name of a trait -> function that returns its amount in a deployment, given whether serving data
+#: of the GPU are in the training data. Traits were chosen for their meaning, before any fit.
 TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "an engine other than vLLM": lambda d, _: float(d.serving.engine != VLLM),
     "a GPU without serving data": lambda _, gpu_known: float(not gpu_known),
@@ -28,12 +28,12 @@ _DEFINED = {
     "experts spread over ranks": "expert parallelism",
 }
 
-#: Minimum factor of a trait that is named as a reason for wider intervals.
+#: Minimum factor at which a sentence names a trait as a reason for wider intervals.
 _WORTH_SAYING = 1.1
 
 
 def trait_words(name: str) -> str:
-    """Return a trait's name, with its definition if the name does not explain itself.
+    """Return the name of a trait, with its definition if the name does not explain itself.
 
     >>> trait_words("narrow layers")
     'narrow layers (hidden size below 4,096)'
@@ -43,11 +43,12 @@ def trait_words(name: str) -> str:
 
 @dataclass(frozen=True)
 class Widths:
-    """Factors of half-widths by trait and metric.
+    """Factors of half-widths, by metric and by trait of a deployment.
 
     Attributes:
-        traits: Log of the factor by which one unit of each trait in ``TRAITS`` widens intervals.
-        levels: Factor of every deployment's half-width by metric (``tpot``, ``ttft``); 1 if
+        traits: Name in ``TRAITS`` -> log of the factor by which one unit of the trait widens
+            intervals.
+        levels: Metric (``tpot``, ``ttft``) -> factor of the half-widths of all deployments; 1 if
             missing.
     """
 

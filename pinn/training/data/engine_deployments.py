@@ -14,7 +14,8 @@ from pinn.measurements.deployments import silicon as sample
 from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.training.data import silicon
 
-# Filters of measured SGLang and TensorRT-LLM deployments, one rule each, in order.
+# Filters of measured SGLang and TensorRT-LLM deployments. Each filter has one rule, and filters are
+# applied in order.
 #
 # The rules are like those of :mod:`pinn.training.data.silicon`. They apply to rows whose layout is
 # from ``decode_engines`` of :mod:`pinn.measurements.deployments.silicon` and whose flags are from
@@ -37,7 +38,7 @@ def several_nodes(rows: pd.DataFrame) -> pd.Series:
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows (and copies) whose matching launch scripts all use speculation."""
+    """Return a mask of rows whose matching launch scripts all use speculation, and their copies."""
     point = silicon.with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
     return told | point.isin(set(point[told]))
@@ -71,8 +72,8 @@ def development_image(rows: pd.DataFrame) -> pd.Series:
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-#: Rule that marks copies of a measurement. Unlike the rule for vLLM's rows, this rule does not
-#: compare layouts (parallel sizes), which dumps store differently.
+#: Rule that marks copies of a measurement in several dumps. Unlike the rule for vLLM's rows, it
+#: does not compare parallel sizes, because the dumps store them differently.
 copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
@@ -103,7 +104,7 @@ def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
     return ~(speculates(rows) | mtp_beside_plain(rows))
 
 
-#: Filters that keep only rows with unrecorded multi-token prediction, including copies of rows.
+#: Filters that keep only rows that ran multi-token prediction without recording it, with copies.
 MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_no_mtp}
 
 
@@ -119,7 +120,7 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
 
 
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows to drop: all except the second campaign's (harrli's) 16-bit rows."""
+    """Return a mask of rows to drop: all except 16-bit rows of the second campaign (harrli)."""
     return ~(silicon.from_other_campaign(rows) & (rows["precision"] == "bf16"))
 
 
@@ -129,7 +130,7 @@ def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
 # and are read as closed loops, too. Dumps store the layout differently (``decode_engines`` of
 # :mod:`pinn.measurements.deployments.silicon`), and the filters above apply.
 
-#: Engines other than vLLM, by their names in ``silicon_sample.csv``.
+#: Names, in ``silicon_sample.csv``, of the engines other than vLLM.
 ENGINES = (SGLANG, TRTLLM)
 
 #: Reason to report rows separately and not to train on them. At prompts of 8192 tokens, DeepSeek on
@@ -168,7 +169,8 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
         path: ``silicon_sample.csv``; None for the installed package's file.
 
     Returns:
-        Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, and the counts.
+        Rows as :func:`pinn.training.data.silicon.read_silicon` returns them; and the counts of rows
+        read, refused by each filter, and accepted.
 
     Raises:
         PinnError: If the package or the file is missing, lacks a column, or has a model or a
@@ -186,7 +188,7 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     noted = Counter(of_vllm.noted)
     noted.update(of_others.noted)
-    # Notes on launch scripts are counted only for rows that are not reported separately.
+    # Do not count the notes on launch scripts of rows that are reported separately.
     noted.subtract(others.loc[others["apart"] != "", "facts"])
     return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 
@@ -263,7 +265,10 @@ def _read(
 
 
 def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return filtered rows as observations; ``apart`` is the reason to report a row separately."""
+    """Return filtered rows in the columns of observations, with the added column ``apart``.
+
+    ``apart`` is the reason to report a row separately, mostly empty.
+    """
     found = sample.canonical(rows)
     deepseek = found["model"].str.contains("DeepSeek") & (found["gpu"] == "b300_sxm")
     apart = deepseek & (found["date"] == "2026-04-17")
@@ -281,7 +286,7 @@ def import_silicon(target: Path | str, source: Path | str | None = None) -> Read
         source: ``silicon_sample.csv``; None for the installed package's file.
 
     Returns:
-        Counts of rows read, refused and accepted.
+        Counts of rows read, refused by each filter, and accepted.
 
     Raises:
         PinnError: If the package or file is missing or does not have the expected content.

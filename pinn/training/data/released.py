@@ -25,8 +25,8 @@ def released_measurements() -> pd.DataFrame:
 def released_predictions(peer: str = "aiconfigurator") -> pd.DataFrame:
     """Read another estimator's predictions of the evaluated rows of ``silicon_sample.csv``.
 
-    The estimators sum a step from measured kernels, including kernels of the predicted model. Their
-    task is therefore easier than pinn's for a model that pinn was not trained on.
+    The estimators sum a step's time from measured kernels, including kernels of the predicted
+    model. Their task is therefore easier than that of pinn for a model that it was not trained on.
     ``scripts/predict_aiconfigurator.py`` and ``scripts/predict_aisimulate.py`` recreate the files.
     AISimulate predicts only vLLM's rows.
 

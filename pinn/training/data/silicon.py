@@ -23,7 +23,7 @@ from pinn.specs.serving import VLLM
 
 _LENGTHS = ("prompt_tokens", "output_tokens")
 _POINT = ("model", "gpu", "precision", *_LENGTHS, "tensor_parallel_size")
-#: Columns that are equal within one curve of latency over concurrency.
+#: Columns that are equal for all rows of one curve of latency over concurrency.
 SERIES = (*_POINT, "data_parallel_size", "enable_expert_parallel")
 
 #: Flags that are equal in runs of one deployment. Prefix caching is excluded: it does not change
@@ -67,23 +67,22 @@ def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Ser
 
 
 def with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with ``tpot_10us``, TPOT rounded so that copies in several dumps agree."""
+    """Return rows with the column ``tpot_10us``: TPOT in ms, rounded so that copies are equal."""
     return rows.assign(tpot_10us=(rows["tpot_s"] * 1e3).round(2))
 
 
 def queueing(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows whose requests queued.
+    """Return a mask of rows whose requests queued: TTFT is above 3 s and 8 % of the decode time.
 
-    Their TTFT is above 3 s and above 8 % of output tokens x TPOT.
-
-    The engine of such a row did not run the stated number of requests at once.
+    The decode time is output tokens x TPOT. The engine of such a row did not run the stated number
+    of requests at once.
     """
     generation_s = rows["output_tokens"] * rows["tpot_s"]
     return (rows["ttft_s"] > 3) & (rows["ttft_s"] > 0.08 * generation_s)
 
 
 def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows whose TPOT exceeds 1.15 times that at 1 to 4 times the load.
+    """Return a mask of rows whose TPOT exceeds 1.15 times the TPOT at 1 to 4 times the load.
 
     A step with more requests does not run faster, so the marked run was disturbed. Rows are
     compared only within the same series and flags and the same date or engine version.
@@ -102,7 +101,7 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_rerun(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of runs with a TPOT over 15 % above that of a run of equal load and flags.
+    """Return a mask of runs with a TPOT over 15 % above that of a run with equal load and flags.
 
     The two runs also have equal engine versions. Independent re-runs have a median difference of
     0.7 %, so a gap of 15 % indicates a disturbed run.
@@ -113,7 +112,7 @@ def slower_rerun(rows: pd.DataFrame) -> pd.Series:
 
 
 def nightly_image(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows of nightly images: unreleased engines are not predicted."""
+    """Return a mask of rows of nightly images, because unreleased engines are not predicted."""
     return rows["source"].str.contains("nightly")
 
 
@@ -136,8 +135,8 @@ def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
 
     Returns:
         One row per deployment and load, in SI units, with the columns of
-        :data:`pinn.measurements.deployments.observations.COLUMNS`; and the counts of rows read
-        and refused.
+        :data:`pinn.measurements.deployments.observations.COLUMNS`; and the counts of rows read,
+        refused by each filter, and accepted.
 
     Raises:
         PinnError: If the package or the file is missing, lacks a column, or has a model or a

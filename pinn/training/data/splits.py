@@ -42,7 +42,7 @@ class Split:
 
 
 def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
-    """Return one split per value of a column: its rows are for testing, all others for training.
+    """Return one split per value of a column: rows with the value are for testing, others to train.
 
     Args:
         column: Column whose values are held out; ``lengths`` means pairs of nominal prompt and
@@ -109,7 +109,7 @@ SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
 def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
     """Return split method -> its splits, and write the splits to a folder as JSON.
 
-    The files show the rows on which each result was tested.
+    The files are a record of the rows on which each result was tested.
 
     Raises:
         PinnError: If a name is not a key of ``SPLITS``.
@@ -123,7 +123,7 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:
-    """Return each row's deployment as text, equal for rows of one deployment, by row index."""
+    """Return a text for each row that is equal for rows of the same deployment."""
     tp = rows["tensor_parallel_size"].astype("int64")
     dp = rows["data_parallel_size"].astype("int64")
     ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
@@ -134,7 +134,7 @@ def deployment_keys(rows: pd.DataFrame) -> pd.Series:
 
 
 def write_splits(splits: Sequence[Split], path: Path) -> None:
-    """Write splits as JSON, as a record of the rows that each result was tested on."""
+    """Write splits as JSON, as a record of the rows on which each result was tested."""
     write_json_file(path, splits, indent=1)
 
 
