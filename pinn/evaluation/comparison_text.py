@@ -79,7 +79,10 @@ def _errors(errors: pd.DataFrame, details: bool) -> Grid:
 
 
 def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
-    """Return all coefficients if ``details``, else those that differ, largest ratio first."""
+    """Return a table of both sides' coefficients: all if ``details``, else those that differ.
+
+    Those with the largest ratio of B to A, or of A to B, are first.
+    """
     if not details:
         # A coefficient that is 0 on one side has a ratio of 0 or infinity and is sorted first. A
         # ratio of 0 is clipped to a tiny number, because 0 has no logarithm.

@@ -88,7 +88,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Number and type of processes that train folds; see :class:`pinn.common.workers.Workers`."""
+    """Processes that train cross-validation folds; see :class:`pinn.common.workers.Workers`."""
 
     count: int
     backend: str = Workers.backend

@@ -1,4 +1,4 @@
-"""TPOT and TTFT errors of networks on SGLang and TensorRT-LLM, with each row's model held out.
+"""TPOT and TTFT errors of the network for SGLang and TensorRT-LLM, with each row's model held out.
 
 Each row is predicted by the network that was trained without deployments of the row's model. A
 model without deployments in the training data is predicted by the checkpoint itself, which may have

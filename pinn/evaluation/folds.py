@@ -1,4 +1,4 @@
-"""Networks of cross-validation folds, intervals fitted to their errors, published checkpoints."""
+"""Cross-validation folds' networks, intervals fitted to their errors, and published checkpoints."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

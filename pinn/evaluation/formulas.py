@@ -193,9 +193,9 @@ def blis(observations: pd.DataFrame) -> Method:
 def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
     """Fit non-negative coefficients of a formula's basis functions, shared by all rows.
 
-    TPOT = coefficients . basis, by least squares of relative errors with the surrogate's row
-    weights. TTFT = coefficients . basis of the steps before the first token + a constant + a time
-    per prompt token + a multiple of the step time.
+    TPOT = coefficients . basis, by least squares of relative errors; rows are weighted as in the
+    network's training. TTFT = coefficients . basis of the steps before the first token + a constant
+    + a time per prompt token + a multiple of the step time.
     """
     tpot, ttft = bases.of(train)
     coefficients = _relative_nnls(tpot, train.tpot_s, train.weight)

@@ -29,8 +29,8 @@ class Method:
 
     Attributes:
         name: Name of the method in every table.
-        learn: Function of training rows, an exclusion and a folder for logs that returns a
-            predictor. The function uses no kernels of the exclusion. Worker processes unpickle the
+        learn: Function of training rows, an exclusion (models or GPUs whose kernels must not be
+            used) and a folder for logs, which returns a predictor. Worker processes unpickle the
             function, so it must be a module-level function or a partial of one.
         logs: Folder of training logs, shared by methods of one fit; ``none`` for methods without
             logs.
@@ -110,7 +110,7 @@ class KernelFits:
         return from_kernels
 
     def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
-        """Train the teacher and network of a cross-validation fold, or read them from the cache."""
+        """Train a fold's teacher (sums of kernel times) and network, or read them from a cache."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 

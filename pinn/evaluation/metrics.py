@@ -133,7 +133,7 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """Read an experiment's error summaries; exceptions are as in :func:`read_table`."""
+    """Read an experiment's error summaries; errors are raised as in :func:`read_table`."""
     return read_table(path, RESULT_COLUMNS, "is no results table")
 
 

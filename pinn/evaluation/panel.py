@@ -48,10 +48,10 @@ LARGEST_ERROR = np.log(3)
 #: Number of bootstrap resamples, enough to resolve the smallest significance level of Holm's
 #: method, ``LEVEL`` / number of groups.
 DRAWS = 10_000
-#: Minimum probability of a lower overall error at which a candidate is released.
+#: Minimum probability of a lower overall error at which a candidate checkpoint is released.
 SURE = 0.9
-#: A group is worse if its error rises by more than this percentage, and beyond its noise at this
-#: significance level.
+#: Thresholds for a group that is worse: its error rises by more than ``WORSE`` percent, and beyond
+#: its noise at the significance level ``LEVEL``.
 WORSE, LEVEL = 1.0, 0.05
 #: Minimum number of configurations for which a group's bootstrap resamples only its own deviations
 #: from the group's mean. Smaller groups resample deviations of all groups of their source, or of
@@ -254,7 +254,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return the groups that :func:`compare_panels` omits, as the panels share no configuration."""
+    """Return the groups that :func:`compare_panels` omits: both panels share no configuration."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)

@@ -54,7 +54,7 @@ class Comparison:
         coefficients: Coefficients of a coefficient file's deployment: ``name``, ``unit``, ``a``,
             ``b``, ``ratio`` and ``verdict``. The verdict shows whether B's value lies inside A's
             interval, if A has one. Empty for two checkpoints.
-        no_errors: Reason why errors are not compared; empty if they are.
+        no_errors: Reason why errors are not compared; empty if errors are compared.
     """
 
     a: Path

@@ -153,7 +153,7 @@ def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
     return fits and not (spread and side_by_side == 1)
 
 
-#: Multiple to which context lengths are rounded, in tokens.
+#: Multiple, in tokens, to which context lengths are rounded up.
 _LENGTH_GRAIN_TOKENS = 1024
 
 
@@ -291,7 +291,7 @@ def predicted(
     checkpoint: Path,
     space: SearchSpace,
 ) -> Iterator[Candidate]:
-    """Yield candidates of deployments, with coefficients from a file or from the network."""
+    """Yield a candidate for each deployment, with coefficients from a file or from the network."""
     from pinn.surrogate.surrogate import Surrogate
 
     if not fitting:

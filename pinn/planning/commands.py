@@ -35,8 +35,9 @@ ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
 #: KV cache format -> vLLM's name of the format, where it differs (``vllm/config/cache.py:
 #: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-#: Option to transfer the KV cache between workers by NIXL. The proxy tells each server its role
-#: (``docs/features/nixl_connector_usage.md`` of vLLM).
+#: Option with which vLLM's prefill and decode workers transfer the KV cache by NIXL. It is the same
+#: for both, because the proxy tells each server its role (``docs/features/nixl_connector_usage.md``
+#: of vLLM).
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 

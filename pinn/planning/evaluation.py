@@ -319,7 +319,9 @@ def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
 def _certainty(
     sized: SizedFleet, trials: Trials, run: Run, problem: PlanningProblem, budget: TimeBudget
 ) -> _Certainty:
-    """Return a row's certainty from further simulations, first the probability of meeting the SLO.
+    """Estimate the certainty of a plan's row by further simulations.
+
+    The probability of meeting the SLO is estimated first.
 
     Args:
         sized: Fleet of replicas.

@@ -46,7 +46,7 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return a prediction error of ``half_widths``; at 1, times are at their upper ends."""
+        """Return prediction errors of ``half_widths`` half-widths; 1 puts times at upper ends."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
@@ -132,8 +132,8 @@ def _with_rate(
 ) -> FleetSize:
     """Add replicas to a fleet until its maximum rate reaches the requested rate with headroom.
 
-    This can be necessary because a search for the maximum rate simulates other requests than the
-    requested rate. If a few more replicas do not help, the fleet is returned unchanged.
+    This can be necessary because a search for the maximum rate simulates other requests than a run
+    at the requested rate. If a few more replicas do not help, the fleet is returned unchanged.
 
     Args:
         found: Fleet that meets the SLO at the requested rate, with headroom.
@@ -234,7 +234,7 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether it is met at the times' upper ends.
+    """Return the probability of meeting the SLO, and whether even the upper ends of times meet it.
 
     The probability is the share of equally likely prediction errors with which the SLO is met. The
     share is found by bisection over the sorted errors. Upper ends are those of the intervals.

@@ -94,7 +94,7 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 #: Minimum duration of a load that fills a server, as a multiple of its mean E2E latency.
 LEAST_ANSWERS = 10
 
-#: Reasons for an early end of a search.
+#: Reasons why a plan's search ended before all candidates were tried.
 TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
 #: First words of the reason why a candidate is not in the plan, if time ran out before its
 #: screening or before the evaluation of its fleet.
@@ -131,7 +131,7 @@ class PlanSummary:
 
     Attributes:
         model: Name of the model.
-        workload: Path of the load.
+        workload: Path or description of the load.
         requests: Number of requests in the load.
         prompt_tokens: Mean prompt tokens of a request.
         output_tokens: Mean output tokens of a request.

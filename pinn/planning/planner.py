@@ -77,7 +77,8 @@ def plan_load(
         draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus, least
     )
     rows = _configurations(request, space, "engine" in flags)
-    # Processes start while predictions are computed, since both take about as long.
+    # Start the worker processes first, so that they start while predictions are computed: both take
+    # about as long.
     with workers.kept("pinn.planning.search_steps", "pinn.simulator.simulate") as kept:
         files, listed = request.coefficients or (), request.configs is not None
         found, misfits = find_candidates(
@@ -155,6 +156,6 @@ def _fits_nowhere(
         most = "" if space.most_gpus is None else f" within --max-gpus {space.most_gpus}"
         last = f"the engine starts with none of the candidates on {', '.join(space.gpus)}{most}"
     fit = nearest_fit(space, problem.workload)
-    # The reason of a misfit has advice of its own.
+    # The reason why a candidate does not fit already contains advice.
     advice = "" if misfits else "; give other GPUs, or other combinations with --candidates"
     return f"no candidate: {last}" + (f"; these would fit: {fit}" if fit else advice)

@@ -141,7 +141,7 @@ def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
 def fleet_rank(
     candidate: Candidate, sized: SizedFleet, problem: PlanningProblem
 ) -> tuple[float, ...]:
-    """Return a fleet's sort key: that of :func:`rank`, as far as it is known before its row."""
+    """Return a fleet's sort key, like :func:`rank`, without the still unknown probability."""
     replicas, asked = sized.size.replicas, problem.rate_per_s
     gpus = replicas * candidate.gpus
     cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)

@@ -144,7 +144,7 @@ def _rounded(tokens: np.ndarray) -> np.ndarray:
 def guessed_rates_per_s(
     workload: Workload, latency: LinearLatency, engine: EngineSpec, slo: Slo | None
 ) -> tuple[float, float]:
-    """Guess two rates of a replica in requests/s: at which it is always busy, and TPOT's limit.
+    """Guess the rates, in requests/s, at which a replica is always busy, and TPOT meets its limit.
 
     If B requests decode at once, the decodes of a request use output x decode(B) / B seconds of the
     engine's time, where decode(B) is the time of a step with B decodes. The prompt uses the time by

@@ -36,7 +36,7 @@ _SCREENING_SHARE = 0.6
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result", ScreeningResult, SizingResult, Row)
-#: Step of a search, which returns None if the time is used up.
+#: Function of one step of a search; it returns None if the time is used up.
 _Step = Callable[[PlanningProblem, Task[Given]], _Result | None]
 
 
@@ -194,14 +194,14 @@ class Search:
             self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
-        """Size fleets of hardware not sized yet: ``must`` in any case, ``may`` if time is left."""
+        """Size fleets of hardware ``must``, even without time left, and ``may`` if time is left."""
         waiting = [i for i in (*must, *may) if i not in self.sized]
         tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
         for i, result in self._results(size_group, SizingResult, tasks):
             self.sized[i] = result
 
     def _make_rows(self, most: int | None = None) -> None:
-        """Compute rows; the cheapest fleet of every GPU gets its row first and in any case.
+        """Compute rows of sized fleets: first, even if time is used up, the cheapest of each GPU.
 
         Args:
             most: Maximum number of rows to compute; None for all.
@@ -214,7 +214,7 @@ class Search:
             self.rows[i] = row
 
     def _finish_at_once(self) -> None:
-        """Compute partial rows of the best fleet of every GPU so far, in this process."""
+        """After an interrupt, compute partial rows of the best fleet of every GPU so far."""
         self.workers = Workers(torch=self.workers.torch)
         self.budget = replace(self.budget, end_s=self.budget.begin_s)
         must, _ = ranking.promising(self.fastest, self.problem, 1)

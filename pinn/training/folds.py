@@ -74,7 +74,7 @@ def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
 
 
 def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
-    """Train the teacher and network of a cross-validation fold, or read them from the cache.
+    """Train a fold's teacher (sums of kernel times) and network, or read them from the cache.
 
     Args:
         learner: Learner with its settings.
@@ -109,7 +109,7 @@ def _learn(
 
 
 def learn_all(learner: KernelLearner, folds: Sequence[Fold], root: Path, workers: Workers) -> None:
-    """Train the teacher and network of each fold in parallel processes, and cache them.
+    """Train the teacher and network of each fold (:func:`learn_fold`) in parallel processes.
 
     Args:
         learner: Learner with its settings.

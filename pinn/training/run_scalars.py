@@ -386,8 +386,8 @@ def fit_in_rounds(evidence: Evidence, settings: RunFitSettings) -> RunFit:
 
     Each round simulates the runs with the current fit, then fits to the resulting batches. Far from
     the solution, a change that increases the error is halved. The rounds end when the simulated
-    metrics hardly change.
-    Without runs, one fit suffices: the batches of closed loops hardly depend on the coefficients.
+    metrics hardly change. Without runs, one fit suffices: the batches of closed loops hardly depend
+    on the coefficients.
     """
     if not evidence.runs:
         return fit_to_runs(evidence, RunFit(), settings)

@@ -49,15 +49,15 @@ class ServingRows:
         deployments: Distinct deployments.
         deployment: Index of each row's deployment.
         tpot_features: Mean step features of a decode interval, ``[n, step_features]``.
-        ttft_features: Step features summed over the steps from hand-over to first token,
-            ``[n, step_features]``.
+        ttft_features: Step features summed over the steps from hand-over to the engine to the first
+            token, ``[n, step_features]``.
         request_features: Request features of the mean request, which are multiplied by alpha to
             give seconds of TTFT, ``[n, request_features]``.
         ttft_offset_s: Remaining seconds of TTFT. The API server works while the engine does, so a
             request waits for less than the sum of the two.
         tpot_floor_s: Mean roofline lower bound of a decode interval, seconds.
-        ttft_floor_s: Sum of the roofline lower bounds of the steps from hand-over to first token,
-            seconds.
+        ttft_floor_s: Sum of the roofline lower bounds of the steps from hand-over to the engine to
+            the first token, seconds.
         weight: Weight of each row in a loss; mean 1.
     """
 

@@ -80,7 +80,8 @@ def hybrid(
 ) -> Groups:
     """Draw the layers of a hybrid model: recurrent layers and attention layers.
 
-    One in three Mamba models has layers of only a mixer or only a feed-forward part.
+    One in three Mamba models has layers that are only a mixer (attention or recurrent state) or
+    only a feed-forward part.
 
     Args:
         draw: Source of randomness.
@@ -121,7 +122,7 @@ def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
 def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
     """Draw layers with attention to compressed keys.
 
-    An indexer picks keys in the layers with the middle compression ratio.
+    The layers have three compression ratios. An indexer picks keys in those with the second.
     """
     heads, rank = int(draw.choice([64, 128])), int(draw.choice([1024, 1536]))
     groups, picked = int(draw.choice([8, 16])), int(draw.choice([512, 1024]))

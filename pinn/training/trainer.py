@@ -109,7 +109,7 @@ def _silence_lightning() -> None:
         "does not have many workers",
         "IterableDataset.*__len__",
         "LeafSpec",
-        "Experiment logs directory",  # A resumed fit logs into its existing folder.
+        "Experiment logs directory",  # A resumed fit logs into a folder with logs.
         "Checkpoint directory",
     ):
         warnings.filterwarnings("ignore", message=f".*{hint}.*")

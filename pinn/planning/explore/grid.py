@@ -187,7 +187,7 @@ _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
 #: and throughput. Halving the distance between nodes at least halves the interpolation error, so
 #: errors between nodes are below half of these values.
 _TOLERANCES = (0.09, 0.05, 0.05)
-#: Minimum ratio between the numbers of clients of neighbouring nodes.
+#: Minimum ratio between neighbouring nodes, which are the simulated numbers of clients.
 _LEAST_RATIO = 1.1
 #: Parts of a step to which step features belong, without duplicates, in the order of the features.
 PARTS = tuple(dict.fromkeys(feature.part for feature in STEP_FEATURES.values()))

@@ -1,4 +1,4 @@
-"""Interactive page of simulated servers, as one file that needs no other file and no network."""
+"""Interactive page of simulated servers, in one file that needs no other files or connections."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -86,7 +86,7 @@ class ExplorePage:
         )
 
     def data(self) -> JsonObject:
-        """Return the data for the page's script, rounded; times are in seconds, parts in us."""
+        """Return the data for the page's script: rounded, in SI units, parts of a step in us."""
         return {
             "servers": [
                 _server_data(server, grid)

@@ -1,4 +1,4 @@
-"""Distances of steps from measured kernels, and descriptions of held-out rows by such facts."""
+"""Distances of steps from measured kernels, and other facts known before a measurement."""
 
 from collections.abc import Sequence
 

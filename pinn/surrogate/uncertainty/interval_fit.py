@@ -204,7 +204,7 @@ def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
 
 
 def calibration_curve(errors: pd.DataFrame) -> pd.DataFrame:
-    """Return the coverage of nested intervals at every level of ``LEVELS``.
+    """Return the coverage of :func:`nested_intervals` at every level of ``LEVELS``.
 
     Returns:
         Table of :func:`coverage_table` with an additional column ``level``.

@@ -185,9 +185,9 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:
-    """Return the log half-width of a step time: TPOT's or, if the batch has prompts, the wider.
+    """Return the log half-width of a step time, from those of TPOT and TTFT.
 
-    The wider one is the larger of the half-widths of TPOT and TTFT.
+    It is that of TPOT or, if the batch has prompts, the larger of the two.
 
     Args:
         half_widths: Half-widths of the deployment (:meth:`StatedIntervals.log_half_widths`).

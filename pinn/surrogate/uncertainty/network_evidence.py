@@ -27,7 +27,7 @@ from pinn.surrogate.uncertainty.training_space import training_space
 def network_evidence(
     checkpoint: Path, found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Evidence:
-    """Return the evidence for coefficients of a network.
+    """Return the intervals of a network's prediction, and its distance from the training data.
 
     Args:
         checkpoint: Checkpoint of the network; its folder has intervals and kernel surrogates.

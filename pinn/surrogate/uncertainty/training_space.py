@@ -21,8 +21,8 @@ class Distances:
 
     Attributes:
         nearest: Index of the nearest measured deployment; -1 if the checkpoint has none.
-        distance: Euclidean distance to the nearest one over all features and log rates; NaN if
-            there is none.
+        distance: Euclidean distance to the nearest measured deployment, over all features and log
+            rates; NaN if there is none.
         outside: Distance of each feature, then each rate, from the training range: negative below
             the range, positive above, 0 inside.
     """

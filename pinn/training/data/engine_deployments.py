@@ -295,7 +295,7 @@ def import_silicon(target: Path | str, source: Path | str | None = None) -> Read
 
 
 def import_every_engine(target: Path | str, source: Path | str | None = None) -> ReadReport:
-    """Write the filtered deployments of vLLM, SGLang and TensorRT-LLM as observations."""
+    """Write filtered deployments of vLLM, SGLang and TensorRT-LLM, like :func:`import_silicon`."""
     return _written(read_every_engine(None if source is None else Path(source)), target)
 
 
