@@ -168,7 +168,7 @@ def _model(name: str, precision: str | None) -> ModelSpec:
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:
-    """Warn of weight formats without measured kernels, and name those whose kernels are used."""
+    """Warn of a model's weight formats without measured kernels, and of formats used instead."""
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:

@@ -137,8 +137,8 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 #: The number of tokens per KV block must be a multiple of this number for FlashAttention. For MLA
 #: kernels, it must be a multiple of ``latent_state_block`` in ``data/engines/defaults.csv``.
 KERNEL_TOKENS = 16
-#: Tokens between checkpoints of recurrent states within a prompt, by mixer type. The tokens per KV
-#: block are a multiple of this number (vllm 0.33.0 v1/attention/backends/gdn_attn.py:
+#: Tokens between checkpoints of recurrent states within a prompt, by type of recurrent layer. The
+#: tokens per KV block are a multiple of this number (vllm 0.33.0 v1/attention/backends/gdn_attn.py:
 #: FLASHINFER_GDN_CHECKPOINT_ALIGNMENT).
 _CHECKPOINT_TOKENS = {"gated_delta": 64}
 #: Tokens per block of DeepSeek-V4's keys in vLLM, for any ``--block-size``

@@ -252,7 +252,7 @@ def _all_to_all(value: Any, _: str = "") -> Read:
 
 
 def _balance(value: Any, _: str = "") -> Read:
-    """Return the effect of TensorRT-LLM's balancing of prompts over attention replicas."""
+    """Return the effect of TensorRT-LLM's attention DP balance; prompts wait 50 steps, if unset."""
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
         return Read({"attention_dp_timeout_iters": 50} if on else {}, "" if on else "no balance")

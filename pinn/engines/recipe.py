@@ -288,8 +288,8 @@ def _follows(before: str, after: str) -> bool:
 
 #: Batches in flight that may include a request's decodes, under pipeline parallelism with
 #: asynchronous scheduling. ``ONE_BATCH``: only one of the batches in flight. ``ANY_BATCH``: all
-#: batches in flight. ``STAGGERED``: one batch in as many steps as there are stages, and the batches
-#: in flight are one more than the stages.
+#: batches in flight. ``STAGGERED``: one batch of each p in succession, with p stages and p + 1
+#: batches in flight.
 ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 
@@ -354,9 +354,10 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     return rules, "; ".join(sources)
 
 
-# Resolved settings: an engine's flags and defaults as physical quantities.
+# Resolved settings: an engine's flags and defaults, in terms that do not depend on the engine.
 #
-# Costs, features and the simulator depend only on these settings, not on the engine's name.
+# Costs and features of steps, and the simulator, depend only on these settings, not on the engine's
+# name.
 
 #: Types of schedules: prompts and decodes in shared steps, or prompts in separate steps.
 FUSED, PREFILL_FIRST = "fused", "prefill_first"

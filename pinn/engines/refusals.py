@@ -169,7 +169,7 @@ def draft_model(d: Deployment) -> Refusal | None:
 
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
-    """Return a refusal of drafting in SGLang that attention data parallelism does not support."""
+    """Return a refusal of draft models or n-grams with attention data parallelism in SGLang."""
     drafts, algorithm = d.recipe.speculation, d.serving.speculative_config
     apart = drafts is not None and drafts.method in (DRAFT_MODEL, NGRAM)
     refused = apart and d.serving.enable_dp_attention and runs(d, SGLANG)

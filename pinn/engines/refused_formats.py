@@ -67,18 +67,18 @@ def release_of(d: Deployment) -> tuple[int, ...]:
 
 
 def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
-    """Return whether a deployment runs an engine's release from ``least`` to before ``below``."""
+    """Return whether a deployment runs ``engine`` from release ``least`` to before ``below``."""
     if d.serving.engine != engine:
         return False
     found = release_of(d)
     return release(least) <= found and (not below or found < release(below))
 
 
-# Layers that tensor and expert parallelism cannot divide.
+# Checks for layers that tensor and expert parallelism cannot divide.
 
 
 def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
-    """Yield (model, attention or recurrent mixer) for each layer group of model and draft."""
+    """Yield (model, attention or recurrence) for each layer group of model and draft model."""
     for model in (d.model,) if d.draft is None else (d.model, d.draft.model):
         yield from ((model, g.attention) for g in model.layer_groups if g.attention is not None)
 
@@ -169,8 +169,8 @@ def beyond_a_machine(d: Deployment) -> str:
     )
 
 
-# Number formats whose blocks of scales a split would cut, or that a GPU or release does not
-# support.
+# Checks of number formats: scales whose blocks a split would cut, and formats that a GPU or release
+# does not support.
 
 #: Number of rows, and of columns, in a block of weights that share a scale (``weight_block_size``
 #: in all published checkpoints).

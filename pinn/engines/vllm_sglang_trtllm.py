@@ -87,7 +87,7 @@ def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
 
 
 def settle_vllm(found: RecipeFields) -> None:
-    """Set the settings of vLLM, from its scheduler's source and its defaults."""
+    """Set the settings of vLLM, from ``vllm/v1/core/sched/scheduler.py`` and its defaults."""
     found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
     found.put("prompt_budget", found.values["token_budget"], source)

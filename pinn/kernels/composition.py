@@ -35,7 +35,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 # Description of a part of a step: its kernels, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
-#: Seconds of each kernel call in each step.
+#: Seconds of each kernel call in each step, ``[calls, steps]``.
 Times = Float[np.ndarray, "calls n"]
 #: A value per kernel call, as a column that broadcasts against the calls' times.
 Column = Real[np.ndarray, "..."]
@@ -74,7 +74,8 @@ class Kernels:
             each call.
         sizes: Names of the first sizes of a call, as in the tables of measured kernels; empty for
             unmeasured kernels.
-        operator: Name of the kernel surrogate that was fitted to measured kernels; empty for none.
+        operator: Name of the kernel type whose surrogate was fitted to measured kernels; empty for
+            none.
     """
 
     calls: Callable[[Deployment, UniformBatches], Calls]
@@ -160,7 +161,7 @@ def compose_many(
     seconds.
 
     Args:
-        kernels: Fitted operator surrogates.
+        kernels: Fitted kernel surrogates.
         deployments: The ``m`` models, GPUs and engine configurations.
         batches: Batches of the ``n`` steps of each deployment.
     """
@@ -258,7 +259,7 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
 
 def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
-    # Another engine's decode kernels take a constant multiple of vLLM's time.
+    # Decode attention kernels of another engine take a constant multiple of vLLM's time.
     return _attention(deployment, rows, deployment.decode_attention_time)
 
 
@@ -458,7 +459,7 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
             least = _LEAST_HEADS
             if isinstance(mixer, CompressedAttentionSpec):
                 names, least = phase.operators[mixer.ratio], 1
-            elif isinstance(mixer, AttentionSpec):  # this type of attention was not measured
+            elif isinstance(mixer, AttentionSpec):  # block-sparse attention was not measured
                 names, least = (mixer_name(mixer),), 1
             heads = max(mixer.heads // deployment.recipe.tensor_parallel_size, least)
             picked = mixer.indexer.top_k * (mixer.indexer.ratio if least == _LEAST_HEADS else 1)

@@ -106,7 +106,7 @@ def kernel_seconds(
     """Return the seconds of an encoder's matrix products, attention and communication.
 
     Args:
-        kernels: Fitted operator surrogates.
+        kernels: Fitted kernel surrogates.
         encoder: Layers and widths of the encoder.
         gpu: GPU that runs the encoder.
         ranks: Numbers of GPUs that share the encoder.

@@ -113,7 +113,7 @@ class Exclusion:
         return excluded
 
     def moe_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or of experts like a held-out model's."""
+        """Return True for rows of a held-out GPU, or of experts similar to a held-out model's."""
         excluded = self.gpu_rows(rows)
         value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
         for model in self.models:
@@ -147,7 +147,7 @@ class Exclusion:
         return excluded
 
     def _mixers(self) -> list[object]:
-        """Return attention or recurrent layer of every layer group of every held-out model."""
+        """Return the attention or recurrent layer of each layer group of each held-out model."""
         return [g.attention for model in self.models for g in model.layer_groups]
 
     def slug(self) -> str:

@@ -12,7 +12,7 @@ from pinn.kernels.operator import Operator, Rows, Sizes, TrainingPlan, octaves
 from pinn.kernels.tables import work
 from pinn.specs.precision import precision
 
-# Matrix multiplications.
+# Matrix multiplications, such as projections.
 
 # Lattice positions along m, n and k. Products narrower than 64 are dominated by launch times, so
 # their times do not increase with size. Quarters of an octave include the usual widths (1280, 1792,
@@ -125,7 +125,7 @@ class _Attention(Operator):
         return hw.bf16_rate
 
     def floor(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the lower bound in seconds, at twice the bf16 rate (for 8-bit kernels)."""
+        """Return the lower bound in seconds, at twice the bf16 FLOP/s (kernels may use 8 bits)."""
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute / 2.0)
 

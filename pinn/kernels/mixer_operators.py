@@ -228,7 +228,7 @@ def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
 
 
 def _waves(blocks: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return time terms of thread blocks per SM: their number, and it rounded up to whole waves."""
+    """Return two time terms: thread blocks per SM, and the same rounded up to whole waves."""
     per_sm = blocks / gpu["sms"]
     return [per_sm * LAUNCH_SECONDS, np.ceil(per_sm) * LAUNCH_SECONDS]
 

@@ -256,7 +256,7 @@ class Operator(ABC):
         name: Name of the kernel type in checkpoints and tables.
         axes: Names of the sizes along which the predicted time must not fall, in the order of
             ``nodes``.
-        nodes: Sizes per axis at which the network is evaluated; times between these sizes are
+        nodes: Values of each axis at which the network is evaluated; times between these sizes are
             interpolated.
         shape: Names of all sizes other than ``axes``.
         format_column: Column of measured rows that has the number format.

@@ -94,8 +94,8 @@ class MeasuredShapes:
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
         want = np.array([float(sizes[n]) for n in self.names])
-        # Adding 1 keeps the distance finite, and large, if only one of both has a window (0 means
-        # none).
+        # Adding 1 keeps the distance large but finite if only one of the shapes has a window (0
+        # means none).
         apart = np.abs(np.log((self.shapes[usable] + 1) / (want + 1))).max(axis=1, initial=0.0)
         at = np.array([max(float(sizes[a]), 1e-9) for a in self.axes])
         inside = np.clip(at, self.low[usable], self.high[usable])
@@ -113,7 +113,7 @@ class MeasuredShapes:
         return [i for i, each in enumerate(alike) if each == max(alike)]
 
 
-# Kernel surrogates on disk: a safetensors file with numbers, and a JSON file with everything else.
+# Files of kernel surrogates: a safetensors file with arrays, and a JSON file with all other data.
 
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Arrays of the surrogates by name, as in the file of tensors.

@@ -1,4 +1,4 @@
-"""Surrogate of one kernel type: roofline times learned correction; and linear roofline fits."""
+"""Surrogate of one kernel type: a corrected roofline; and linear roofline fits of experts."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class RooflineFit:
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
     def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the predicted seconds per row, with weights of its GPU and family or a pool."""
+        """Return predicted seconds per row, with weights of its GPU and family or pooled ones."""
         pools = {f: self.weights.get(("*", f), self.weights["*", "*"]) for f in FAMILIES}
         table = np.array(
             [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]
@@ -156,7 +156,7 @@ def table_hardware(
 
 @dataclass(eq=False)
 class OperatorSurrogate:
-    """Surrogate of one type of kernel, for any GPU, format and size.
+    """Surrogate of one kernel type, for any GPU, number format and size.
 
     Attributes:
         operator: Physics of the kernel type.
@@ -369,7 +369,7 @@ class OtherExperts:
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
-        """Fit the part of measured times that exceeds the engine's default kernels."""
+        """Fit the part of measured times beyond the time of the engine's default kernels."""
         ranks = rows["tensor_parallel"] * rows["expert_parallel"]
         rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]
         if len(rows) == 0:

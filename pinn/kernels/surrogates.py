@@ -28,7 +28,8 @@ from pinn.specs.gpu import GpuSpec
 
 OPERATORS: tuple[Operator, ...] = (Gemm(), DecodeAttention(), PrefillAttention(), Moe())
 
-#: Types of the fits whose arrays have composite keys, by field of :class:`KernelSurrogates`.
+#: Types of fits whose arrays have composite keys such as (GPU, format), by field of
+#: :class:`KernelSurrogates`.
 _FITS: dict[str, type[Any]] = {
     "other_experts": OtherExperts, "all_reduce": AllReduce, "exchange": AllReduce,
     "fused_all_reduce": AllReduce,

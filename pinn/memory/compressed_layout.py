@@ -88,7 +88,7 @@ class CompressedLayout:
 
 
 def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
-    """Return DeepSeek-V4's attention (that with an indexer); None for other models."""
+    """Return DeepSeek-V4's attention, preferably one with an indexer; None for other models."""
     mixers = (group.attention for group in model.layer_groups)
     found = [each for each in mixers if isinstance(each, CompressedAttentionSpec)]
     return max(found, key=lambda each: each.indexer.heads, default=None)
@@ -96,9 +96,13 @@ def compressed(model: ModelSpec) -> CompressedAttentionSpec | None:
 
 @lru_cache(maxsize=256)
 def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
-    """Return the pages and KV cache groups of a DeepSeek-V4 model.
+    """Return the sizes of pages and blocks, and the KV cache groups, of a DeepSeek-V4 model.
 
-    Up to vLLM 0.28, every layer has
+    Up to vLLM 0.28, every layer has a slot for each page size of keys, and other pages are padded
+    to one of these sizes (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
+    _get_kv_cache_config_deepseek_v4). From 0.29 on, the pages of a block are ``side_by_side``, and
+    the block has the size of the largest group (_get_packed_kv_cache_groups,
+    _get_kv_cache_bytes_per_block).
     """
     own, layers = compressed(model), _layers(model)
     assert own is not None

@@ -29,8 +29,8 @@ from pinn.units import GIB
 
 LRU, ARC = POLICIES = ("lru", "arc")
 #: Types of tiers. In the first three types, stored blocks become readable when their request ends,
-#: when their transfer job ends, or when their step ends. A ``BY_NODE`` tier stores nodes of a radix
-#: tree.
+#: when their transfer job ends, or when their step ends. A ``BY_NODE`` tier stores nodes of
+#: SGLang's radix tree.
 BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = "by_request", "by_job", "by_step", "by_node"
 #: vLLM's KV connectors that store keys and values in host memory; no other connectors are modelled.
 OFFLOADING, LMCACHE_V1 = "OffloadingConnector", "LMCacheConnectorV1"
@@ -48,8 +48,8 @@ _LMCACHE = {
 #: store chunks whose last token is unknown; and with transfer jobs (vllm/v1/kv_offload and
 #: offloading/scheduler.py).
 _FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
-#: First vLLM release that stores only prompts (kv_offload/base.py: OffloadingSpec), and in which
-#: LMCache is a separate server.
+#: First vLLM release that stores only prompts by default (kv_offload/base.py: OffloadingSpec), and
+#: in which LMCache is a separate server.
 _PROMPTS = (0, 31, 0)
 #: First vLLM release in which the ARC policy does not crash the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
@@ -178,7 +178,9 @@ def _block_s(
 ) -> float:
     """Return the seconds to transfer a block: its bytes over the link, plus overhead per copy.
 
-    From vLLM 0.31 on, a block has one page per
+    From vLLM 0.31 on, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to
+    0.22, all layers of a block are contiguous (OffloadingConnector.prefer_cross_layer_blocks).
+    Before 0.15, each layer has a page of keys and one of values (worker/cpu_gpu.py, split_k_and_v).
     """
     layers = sum(group.count for group in deployment.model.layer_groups)
     pages = -(-layers // deployment.recipe.pipeline_parallel_size)
@@ -202,7 +204,7 @@ def _lmcache(
 ) -> HostTier | None:
     """Return LMCache's tier in the engine's process; None if LMCache stores nothing there.
 
-    Steps wait for its copies in both directions (lmcache/v1/gpu_connector/gpu_connectors.py).
+    Engine steps wait for copies to and from this tier (lmcache/v1/gpu_connector/gpu_connectors.py).
     """
     given, recipe = dict(_LMCACHE) | dict(extra), deployment.recipe
     if not given["lmcache.local_cpu"]:

@@ -25,7 +25,7 @@ from pinn.memory.longest_request import counted_blocks, logged_groups, start_blo
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
-#: Maximum share of memory, of what weights leave, that SGLang uses for recurrent states; keys and
+#: Maximum share of the memory left by weights that SGLang uses for recurrent states. Keys and
 #: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). An equal share is assumed for
 #: TensorRT-LLM.
 STATE_SHARE = 0.9 / 1.9
@@ -35,7 +35,7 @@ DEFAULT_SETTINGS = EngineSpec()
 
 
 class NoStartError(PinnError):
-    """Error of an engine that does not start.
+    """Error that reports an engine that does not start.
 
     Attributes:
         fault: Reason why the engine does not start, without the remedy.
@@ -206,7 +206,7 @@ class MemoryFit:
 
 
 def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) -> MemoryFit:
-    """Return the predicted KV cache of a replica; ``engine`` may set its size or memory share."""
+    """Return the predicted KV cache of a replica with given engine settings."""
     try:
         left, half = _given_bytes(deployment, engine), 0.0
         if left is None:
@@ -227,7 +227,7 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) ->
 
 
 def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
-    """Return the KV cache bytes per GPU that the user gives, also as blocks; None if not given."""
+    """Return the KV cache bytes per GPU that the user sets, directly or as blocks; else None."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
     # Half a block is added to the bytes, so that division into whole blocks does not lose one by
@@ -258,7 +258,7 @@ def smallest_tensor_parallel_size(
 
     Args:
         deployment: Deployment that provides all other settings.
-        known: Predicted KV caches that are known already, by tensor-parallel size.
+        known: KV caches that were predicted before, by tensor-parallel size.
 
     Returns:
         One of ``TENSOR_PARALLEL_SIZES``; None if the engine starts with none of them.

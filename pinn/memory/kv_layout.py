@@ -113,7 +113,7 @@ def _model_state_bytes(model: ModelSpec, tp: int) -> float:
 
 
 def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
-    """Return each type of layer that has a recurrent state, after its number of layers."""
+    """Return (number of layers, sizes) of each type of layer with a recurrent state."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
 
@@ -132,9 +132,9 @@ def _layout(
     """Return the KV cache groups and block size of a model.
 
     With ``in_blocks``, recurrent states are stored in blocks. All groups have the same number of
-    layers and share one pool of blocks. This number is the number of layers of the rarer type (full
-    attention, or windows and states). If the other type has fewer than ``most`` times as many
-    layers, it is that type's number.
+    layers and share one pool of blocks. Layers have two types: full attention, or windows and
+    states. A group has as many layers as there are of the rarer type. If the other type has fewer
+    than ``most`` times as many layers, a group has as many as there are of that type.
     """
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
@@ -221,7 +221,7 @@ class CacheBytes:
 
     @classmethod
     def of(cls, deployment: Deployment) -> "CacheBytes":
-        """Return the bytes of the number format of a deployment's KV cache.
+        """Return the bytes per element of a deployment's KV cache, and whether fp8 keys are packed.
 
         For an fp8 cache, FlashMLA's kernels for sparse attention use the format ``fp8_ds_mla``. On
         data-center Blackwell, FlashInfer's kernels use plain fp8. SGLang runs FlashInfer's kernels

@@ -30,8 +30,8 @@ KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB
 PCIE_COMMUNICATION_BYTES = 0.08 * GIB
-#: Bytes that SGLang uses before it loads weights, on one GPU, and in addition on each of several.
-#: Start-ups on one H100 log 0.3 to 0.6 GiB less free memory than CUDA's total (0.4.1, 0.4.4,
+#: Bytes per GPU that SGLang uses before it loads weights: on any GPU, and in addition with several
+#: GPUs. Start-ups on one H100 log 0.3 to 0.6 GiB less free memory than CUDA's total (0.4.1, 0.4.4,
 #: 0.5.19), a start-up on eight H200 logs 1.8 GiB less (0.5.12).
 SGLANG_CONTEXT_BYTES = 0.5 * GIB
 SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
@@ -80,12 +80,12 @@ class Reserve:
 
     @property
     def total(self) -> float:
-        """Return the total bytes of the reserve."""
+        """Return the total bytes of all reserved memory."""
         return self.given + self.context + self.communication + self.peak + self.graphs
 
     @property
     def peak(self) -> float:
-        """Return the peak bytes of activations; layers free theirs before sampling starts."""
+        """Return the peak bytes of activations: layers free theirs before sampling starts."""
         return max(self.forward, self.sampler)
 
 
@@ -114,7 +114,7 @@ class MemoryLedger:
 
     @property
     def reserved_bytes(self) -> float:
-        """Return the bytes, besides weights and LoRA, that are subtracted from the usable memory.
+        """Return the bytes, besides weights and LoRA slots, subtracted from the engine's share.
 
         For SGLang they are 0: activations and graphs use memory outside its static share. The share
         refers to the memory that was free before the weights were loaded (``model_runner.py:
@@ -228,7 +228,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return a deployment's types in ``memory_errors.csv``; the widest of their intervals holds."""
+    """Return a deployment's types in ``memory_errors.csv``; their widest interval applies."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]

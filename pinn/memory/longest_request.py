@@ -49,7 +49,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return the numbers of layer groups and tokens per block from which vLLM logs cache tokens."""
+    """Return layer groups and tokens per block, from which vLLM up to 0.20.0 logs cache tokens."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST

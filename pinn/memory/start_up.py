@@ -33,7 +33,7 @@ _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 @dataclass(frozen=True)
 class StartUp:
-    """Check of whether a configuration's engine starts, and the use of its GPUs' memory.
+    """Check whether a configuration's engine starts, with the use of its GPUs' memory.
 
     Attributes:
         deployment: Deployment of the configuration.
@@ -197,7 +197,7 @@ def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
 
 
 def _counted(first: float, last: float, grain: float) -> Iterator[float]:
-    """Yield the multiples of ``grain`` that are above ``first`` and at most ``last``."""
+    """Yield multiples of ``grain`` above ``first`` and up to ``last``, in ascending order."""
     steps = range(int(first / grain + 1e-6) + 1, int(last / grain + 1e-6) + 1)
     return (step * grain for step in steps)
 

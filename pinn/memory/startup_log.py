@@ -1,4 +1,4 @@
-"""Reader of the GPU memory that an engine logs at start."""
+"""Reading of the GPU memory that an engine logs at start."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -30,7 +30,7 @@ class StartFailure:
         message: Text of the log, beginning with the reason.
         max_model_len: Tokens of the longest request, for which the cache would have needed room.
         needed: Bytes of the longest request's keys and values.
-        available: Bytes that the cache would have had.
+        available: Bytes that were available for the KV cache.
         longest_fitting: Tokens of the longest request that would have fitted.
     """
 

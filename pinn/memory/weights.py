@@ -91,7 +91,7 @@ def _width_multiple(deployment: Deployment) -> int:
 
 
 def _padded_share(model: ModelSpec, cut: int, multiple: int) -> float:
-    """Return the ratio of padded to unpadded weights of an expert's slice."""
+    """Return the ratio of padded to unpadded weights of an mxfp4 expert's slice; 1 otherwise."""
     moe = model.moe
     if moe is None or model.precisions.experts.name != "mxfp4":
         return 1.0

@@ -1,4 +1,4 @@
-"""Typed access to the fields of a config.json, with errors that name the file and the remedy."""
+"""Typed access to the fields of a config.json; errors name the file and the remedy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ def models_file(name: str) -> dict[str, Any]:
 
     Args:
         name: ``types.json`` for facts about each ``model_type``, ``config_keys.json`` for the keys
-            of each size, ``mixers.json`` for recurrent mixers, ``name_words.json`` for the meaning
+            of each size, ``mixers.json`` for recurrent layers, ``name_words.json`` for the meaning
             of words in a name, ``quantization.json`` for formats, ``aliases.json`` or
             ``generation.json``.
     """

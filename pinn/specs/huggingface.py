@@ -68,7 +68,7 @@ def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, 
     return found
 
 
-# Attention or recurrent mixer, and feed-forward part, of each layer in a config.json.
+# Attention or recurrence, and feed-forward part, of each layer in a config.json.
 
 FULL, LINEAR, BOTH, CROSS, NETWORK = "full", "linear", "both", "cross", "network"
 #: Word in a list of layer types for a layer of two attention and two dense parts, with experts in
@@ -89,7 +89,7 @@ def layer_count(fields: ConfigFields) -> int:
 
 
 def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
-    """Return each layer's attention or recurrent mixer and its feed-forward part, first to last.
+    """Return each layer's attention or recurrence and its feed-forward part, first to last.
 
     Raises:
         PinnError: If a needed size is missing or wrong, or a layer's type is unknown.
@@ -408,7 +408,7 @@ def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.L
     """Return the number of weights in norms, biases, position tables and small matrices.
 
     Counted are a norm before each part and one at the end, biases of q, k, v and of gpt-oss's
-    experts, and small matrices of recurrent mixers. Experts for images do not count: no text token
+    experts, and small matrices of recurrent layers. Experts for images do not count: no text token
     passes them. Norms of single heads, output biases and Gemma's extra norms are omitted (below
     0.01 %).
     """

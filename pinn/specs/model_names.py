@@ -187,7 +187,7 @@ def _download(repo_id: str, filename: str) -> Path | None:
 
 
 def hub_is_reachable() -> bool:
-    """Return whether the Hugging Face hub answers one request, which is not retried."""
+    """Return whether the hub answers one request, without the client's retries of 20 s."""
     from huggingface_hub import constants, get_session
 
     if constants.HF_HUB_OFFLINE:

@@ -134,7 +134,7 @@ class ModulePatterns:
 
     @property
     def is_default(self) -> bool:
-        """Return whether the patterns select all matrices that no other group of patterns names."""
+        """Return whether the patterns include ``Linear``, which selects all remaining matrices."""
         return "Linear" in self._runs
 
     def names(self, aliases: Aliases) -> bool:

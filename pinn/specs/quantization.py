@@ -46,11 +46,11 @@ class Quantization:
         return sum(targets.expressions for targets, _ in self.groups)
 
     def of_kind(self, kind: str, modules: list[Matrix], base: Precision) -> Precision:
-        """Return the format of most bytes of a weight type (such as experts), assumed for them all.
+        """Return the format of most bytes of a weight type (such as experts), assumed for all.
 
         Some checkpoints leave single layers in 16 bits (the first, dense ones), or all of latent
-        attention except its output projection (DeepSeek-V3.1-NVFP4). If other formats have a larger
-        share of the bytes, a warning reports them.
+        attention except its output projection (DeepSeek-V3.1-NVFP4). If more than 10 % of the bytes
+        have other formats, a warning reports them.
         """
         held = Counter[Precision]()
         for names, size in modules:

@@ -28,7 +28,7 @@ class Block:
 
     @property
     def method(self) -> str:
-        """Return the method in vLLM's spelling; ModelOpt's if there is only a ``quant_algo``."""
+        """Return the quantization method in vLLM's spelling; ``quant_algo`` alone is ModelOpt's."""
         method = str(self.values.get("quant_method") or "").lower().replace("_tensors", "-tensors")
         return "modelopt" if not method and self.values.get("quant_algo") else method
 

@@ -80,7 +80,10 @@ def _integers(block: Block) -> Named:
 
 
 def _quantized_modules(block: Block) -> list[str]:
-    """Return patterns of the matrices that GPTQ quantized (``modules_in_block_to_quantize``)."""
+    """Return the patterns of GPTQ's quantized matrices.
+
+    Source: auto_gptq.py (modules_in_block_to_quantize).
+    """
     listed = block.values.get("modules_in_block_to_quantize")
     if not isinstance(listed, list):
         return _ALL
@@ -89,7 +92,7 @@ def _quantized_modules(block: Block) -> list[str]:
 
 
 def _auto_round(block: Block) -> Named:
-    """Return AutoRound's formats, of which ``extra_config`` overrides the bits of some matrices."""
+    """Return AutoRound's formats; ``extra_config`` sets bits per matrix, 16 for 16-bit weights."""
     kind, bits = str(block.values.get("data_type") or "int"), block.values.get("bits")
     found: Named = []
     for name, own in block.objects("extra_config").items():

@@ -338,12 +338,12 @@ def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarr
 
 
 def flop_rate(gpu: GpuSpec, formats: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Return the dense FLOP/s of a GPU for each row's number format."""
+    """Return the peak dense FLOP/s of a GPU in each row's number format."""
     rates = {f: gpu.matmul_flop_per_s(precision(f)) for f in formats.unique()}
     return formats.map(rates).to_numpy(dtype=np.float64)
 
 
 def bytes_per_element(formats: pd.Series) -> Float[np.ndarray, " rows"]:
-    """Return the bytes per element for each row's number format."""
+    """Return the bytes per element of each row's number format."""
     sizes = {f: precision(f).bytes_per_weight for f in formats.unique()}
     return formats.map(sizes).to_numpy(dtype=np.float64)

@@ -117,7 +117,7 @@ def _grouped(
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
-    """Return the output widths of query and key projection; 0 for keys unlike values."""
+    """Return output widths of query and key projection; 0 for keys that differ from values."""
     if "qkv" in shapes:
         queries = shapes["o"].inputs
         return queries, (shapes["qkv"].outputs - queries) / 2
@@ -176,7 +176,7 @@ def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> Line
     own = ConfigFields({}, vars(module), type(module).__name__)
     for entry in models_file("mixers.json")["modules"]:
         if re.search(entry["classes"], type(module).__name__):
-            with suppress(UnknownLayersError):  # an attribute that this mixer type needs is missing
+            with suppress(UnknownLayersError):  # an attribute of this type is missing
                 return _checked(module, mixers.recurrent_mixer(entry, own, fields), hidden)
     return None
 

@@ -154,7 +154,7 @@ class ModuleReader:
     def _layer(
         self, index: int, path: str, layer: nn.Module, window: int | None
     ) -> list[model.LayerPart]:
-        """Return a layer's parts, one per mixer; the last one has the feed-forward part, if any."""
+        """Return a layer's parts, one per attention or recurrence; feed-forward parts are last."""
         kinds = self._fields.listed("layer_types")
         found = _LayerFindings(str(kinds[index]) if index < len(kinds) else None, [], [], [])
         self._walk(path, layer, window, found)
