@@ -9,7 +9,7 @@ from pinn.engines.recipe import LEAST_LOADED, ROUND_ROBIN
 from pinn.engines.routers import DEFAULT_WEIGHTS, PREFIX_AWARE, ROUTERS, read_weights
 from pinn.errors import PinnError
 from pinn.specs.flags import check_flags, flag
-from pinn.specs.serving import SGLANG, TRTLLM
+from pinn.specs.serving import SGLANG
 
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
 #: Implementations of a KV cache tier in host memory: vLLM's own, and LMCache.
@@ -47,12 +47,6 @@ class EngineSpec:
     (``vllm/entrypoints/cli/serve.py``), or a single one without ``v1_multiprocessing``.
     """
 
-    async_scheduling: bool | None = flag(
-        None,
-        "Schedule the next step while the GPU runs the current one.",
-        shown="the engine's",
-        spelled={SGLANG: "no_disable_overlap_schedule", TRTLLM: "no_disable_overlap_scheduler"},
-    )
     long_prefill_token_threshold: int = flag(
         0, "Maximum chunk of a prompt in a step.", unit="tokens", least=0, shown="no limit"
     )

@@ -107,6 +107,8 @@ def _settle_sparse_cache(found: RecipeFields) -> None:
 
 def _settle_overlap(found: RecipeFields) -> None:
     """Set asynchronous scheduling, which pipeline stages and some draft methods disable."""
+    if found.origins["overlap"].kind == recipe.FLAG:
+        return
     if found.serving.pipeline_parallel_size > 1:
         found.take("overlap", "async_scheduling_pipelined")
     drafts = found.values["speculation"]

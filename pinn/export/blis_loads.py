@@ -149,7 +149,8 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
         PinnError: If the deployment cannot serve the load.
     """
     bare = replace(latency, alpha=np.zeros_like(latency.alpha))
-    as_blis = simulate(latency.deployment, workload, bare, EngineSpec(async_scheduling=False))
+    serving = replace(latency.deployment.serving, async_scheduling=False)
+    as_blis = simulate(replace(latency.deployment, serving=serving), workload, bare)
     whole = simulate(latency.deployment, workload, latency)
     steps = _steady_steps(as_blis.steps) if is_standard(workload.name) else as_blis.steps
     duration_us = steps["duration_s"] / MICROSECOND

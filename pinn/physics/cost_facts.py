@@ -34,6 +34,7 @@ class Flags(NamedTuple):
     all_reduce_latency: float
     compiled: bool
     gathers: bool
+    waits_for_host: bool
     decode_attention_time: float
     cpu_offload_gb: float
     kv_element_bytes: float
@@ -45,8 +46,6 @@ class Flags(NamedTuple):
 @dataclass(frozen=True)
 class CostFacts:
     """Sizes, counts and rates of ``n`` deployments for the formulas of ``StepCosts``, each ``[n]``.
-
-    ``Deployment.facts`` of the Go package returns the same fields for one deployment.
 
     Attributes:
         layers: Number of layers; a layer without attention (or recurrent part), or without
@@ -73,6 +72,7 @@ class CostFacts:
         faster_all_reduce: Share of a small message's time that the engine's kernel saves compared
             with vLLM's.
         compiled: 1 if modules are compiled, else 0.
+        waits_for_host: 1 if the GPU waits for the host's work between two steps, else 0.
         decode_attention_time: Ratio of the times of the engine's and vLLM's attention kernels; 1
             for latent attention, whose kernels were not measured separately.
         cpu_offload_gb: GiB of weights per GPU that are offloaded to the host.
@@ -135,6 +135,7 @@ class CostFacts:
     fused_quantization: Values
     faster_all_reduce: Values
     compiled: Values
+    waits_for_host: Values
     decode_attention_time: Values
     cpu_offload_gb: Values
     memory_bytes_per_s: Values

@@ -21,6 +21,7 @@ from pinn.errors import PinnError
 from pinn.physics.cost_facts import NO_SAMPLER, CostFacts, Flags, Values, fact_row, sampler_time
 from pinn.specs.model import ModelSpec, Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
+from pinn.specs.serving import VLLM
 from pinn.units import GIB
 
 # Formulas of ``StepCosts`` that need more than a line, as functions of ``CostFacts``.
@@ -175,6 +176,8 @@ class StepCosts:
         graph_tokens: Tokens of the largest captured CUDA graph.
         graph_requests: Number of decodes of the largest captured step without prompts; 0 for no
             limit.
+        waits_for_host: 1 if the GPU waits for the host's work between two steps (no asynchronous
+            scheduling), else 0.
         gemm_weights_s: Reading all weights, except those of routed experts, once.
         gemm_token_s: Arithmetic per token with all weights except routed experts and output head.
         head_sequence_s: Arithmetic per sequence in the output head.
@@ -218,6 +221,7 @@ class StepCosts:
     parallel_layers: Values = cost(parallel_layers)
     graph_tokens: Values = cost(lambda w: w.graph_tokens)
     graph_requests: Values = cost(lambda w: w.graph_requests)
+    waits_for_host: Values = cost(lambda w: w.waits_for_host)
     gemm_weights_s: Values = cost(weights_s)
     gemm_token_s: Values = cost(lambda w: w.dense_token_s)
     head_sequence_s: Values = cost(lambda w: w.head_sequence_s)
@@ -319,10 +323,23 @@ def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) ->
 _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 
 
+def waits_for_host(deployment: Deployment) -> bool:
+    """Return whether the GPU waits for the host's work between two steps.
+
+    This is so without asynchronous scheduling, if no other pipeline stage has a batch meanwhile.
+    The work was timed in vLLM's code alone (``pinn.physics.step_values``), so other engines count
+    as with asynchronous scheduling.
+    """
+    recipe = deployment.recipe
+    alone = recipe.pipeline_parallel_size == 1
+    return deployment.serving.engine == VLLM and alone and not recipe.overlap
+
+
 def _fact_row(deployment: Deployment, model: ModelSpec, sampling: Sampling) -> tuple[float, ...]:
     recipe = deployment.recipe
     others = (
         recipe.expert_exchange == GATHER,
+        waits_for_host(deployment),
         deployment.decode_attention_time,
         deployment.serving.cpu_offload_gb,
         deployment.kv_cache_precision.bytes_per_weight,

@@ -109,6 +109,13 @@ PIECES = 0.41
 #: least 1 + 1 / 8 of this size are launched layer by layer.
 RAMP = 8.0
 
+#: The host's work of a step and of each of its requests that asynchronous scheduling hides, in
+#: units of the work that the GPU waits for with it (prior betas of the features ``step``, 0.2 ms,
+#: and ``request``, 3 us). vLLM 0.12.0's own engine core, scheduler and model runner take 0.46 to
+#: 0.6 ms a step and 12 to 21 us a request on a server's CPU core, without the forward pass and
+#: sampling (``scripts/time_vllm_host.py``); 0.5 ms and 18 us are used.
+HIDDEN_STEP, HIDDEN_REQUEST = 2.5, 6.0
+
 #: Maximum bytes of a message that vLLM's own all-reduce kernel sends (custom_all_reduce.py:
 #: max_size = 8192 * 1024).
 CUSTOM_BYTES = 2.0**23
@@ -117,6 +124,16 @@ CUSTOM_BYTES = 2.0**23
 def busy(sums: BatchSums) -> Values:
     """Return 1 for batches with requests, 0 for empty ones."""
     return np.where(sums.tokens > 0, 1.0, 0.0)
+
+
+def host_steps(costs: StepCosts, sums: BatchSums) -> Values:
+    """Return the host's work per step, in units of its work with asynchronous scheduling."""
+    return busy(sums) * (1.0 + HIDDEN_STEP * costs.waits_for_host)
+
+
+def host_requests(costs: StepCosts, sums: BatchSums) -> Values:
+    """Return the host's work on all requests, in units of one with asynchronous scheduling."""
+    return sums.requests * (1.0 + HIDDEN_REQUEST * costs.waits_for_host)
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:

@@ -268,12 +268,11 @@ def _settings(
     if not apart:
         seqs = min(seqs, recipe.token_budget)
     drafts = recipe.speculation.tokens if recipe.speculation else 0
-    overlap = recipe.overlap if spec.async_scheduling is None else spec.async_scheduling
     totals, size = workload.prompt_tokens + workload.generated_tokens, recipe.block_tokens
     beyond = tokens_beyond(deployment)
     # Replicas step together if their model has experts, or if their layers gather tokens.
     keep_step = deployment.model.moe is not None or recipe.expert_exchange == recipes.GATHER
-    ahead = overlap and pipeline > 1
+    ahead = recipe.overlap and pipeline > 1
     stagger = pipeline if ahead and rules.pipelined_decodes == recipes.STAGGERED else 0
     # Copy all settings whose names equal fields of ``Config``.
     known, names = (recipe, rules, layout, workload), engine.CONFIG_FIELDS
@@ -292,7 +291,7 @@ def _settings(
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,
         "window": deployment.model.window_tokens or _NO_WINDOW,
-        "asynchronous": overlap,
+        "asynchronous": recipe.overlap,
         "one_batch": ahead and rules.pipelined_decodes == recipes.ONE_BATCH,
         "stagger": stagger,
         "prefill_first": apart,
@@ -302,7 +301,7 @@ def _settings(
         "prompt_interval": prompt_interval(deployment),
         "drafts": drafts,
         "lookahead": drafts if deployment.draft and recipe.admission == recipes.NEXT_STEP else 0,
-        "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + overlap,
+        "depth": pipeline + (stagger > 0) if pipeline > 1 else 1 + recipe.overlap,
         "n_replicas": replicas,
         "n_groups": spec.replicas if keep_step else replicas,
         "n_copies": spec.replicas,

@@ -10,7 +10,7 @@ from collections import namedtuple
 
 import numpy as np
 
-from pinn.physics.step_values import PIECES
+from pinn.physics.step_values import HIDDEN_REQUEST, HIDDEN_STEP, PIECES
 from pinn.simulator.compiler import inner
 
 #: Sums over one batch: the fields of ``pinn.physics.batch_sums.BatchSums``.
@@ -69,7 +69,7 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
     message_bytes = c.all_reduce_token_bytes * tokens
     large_all_reduces = c.all_reduces if message_bytes > c.one_shot_bytes else 0.0
     return StepValues(
-        busy,
+        busy * (1.0 + HIDDEN_STEP * c.waits_for_host),
         c.layers * busy,
         c.moe_layers * busy,
         c.quantized_layers * busy,
@@ -77,7 +77,7 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
         c.launched_layers * eager_share,
         prefill_layers,
         decode_layers,
-        requests,
+        requests * (1.0 + HIDDEN_REQUEST * c.waits_for_host),
         c.sampled_step_s * busy + c.sampled_request_s * requests,
         c.activation_token_s * tokens,
         max(c.gemm_weights_s * busy, gemm_compute_s),

@@ -55,6 +55,7 @@ class ServingSpec:
     gpu_memory_utilization: float | None = flag(None, above=0, most=1)
     enable_chunked_prefill: bool | None = flag(None)
     enable_prefix_caching: bool = flag(True)
+    async_scheduling: bool | None = flag(None)
     enforce_eager: bool = flag(False, decides_cost=True)
     max_cudagraph_capture_size: int | None = flag(None, least=1, decides_cost=True)
     cudagraph_mode: str = flag("", allowed=CUDAGRAPH_MODES, engines=(VLLM,), decides_cost=True)

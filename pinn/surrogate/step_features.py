@@ -102,7 +102,7 @@ class StepFeature:
 
 
 _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
-    "step": lambda _, s: values.busy(s),
+    "step": values.host_steps,
     "layer": lambda c, s: c.layers * values.busy(s),
     "moe_layer": lambda c, s: c.moe_layers * values.busy(s),
     "quantized_layer": lambda c, s: c.quantized_layers * values.busy(s),
@@ -112,7 +112,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
     "decode_layer": lambda c, s: np.where(
         s.decode_requests > 0, c.layers * c.decode_attention_time, 0.0
     ),
-    "request": lambda _, s: s.requests,
+    "request": values.host_requests,
     "sampling": lambda c, s: c.sampled_step_s * values.busy(s) + c.sampled_request_s * s.requests,
     "activations": lambda c, s: c.activation_token_s * s.tokens,
     "gemm": values.gemm,

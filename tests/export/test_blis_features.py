@@ -131,13 +131,14 @@ class Recorder(LinearLatency):
 def test_sums_of_simulated_steps_are_those_of_their_batches(llama_8b_h100):
     deployment = dataclasses.replace(
         llama_8b_h100,
-        serving=dataclasses.replace(llama_8b_h100.serving, max_num_batched_tokens=64),
+        serving=dataclasses.replace(
+            llama_8b_h100.serving, max_num_batched_tokens=64, async_scheduling=False
+        ),
     )
     prior = prior_coefficients(1)
     workload = closed_loop(6, 12, 100, 5)
     recorder = Recorder(deployment, prior.beta[0], prior.alpha[0])
-    engine = EngineSpec(async_scheduling=False)
-    run = simulate(deployment, workload, recorder, engine, compiled=False)
+    run = simulate(deployment, workload, recorder, EngineSpec(), compiled=False)
     sums = recorded_sums(run.steps)
     assert len(recorder.batches) == len(run.steps)
     for i, batch in enumerate(recorder.batches):
@@ -148,6 +149,6 @@ def test_sums_of_simulated_steps_are_those_of_their_batches(llama_8b_h100):
         assert sums.requests[i] == len(rows)
         assert sums.prefill_tokens[i] == sum(new for new, _, prefill in rows if prefill)
     compiled = simulate(
-        deployment, workload, LinearLatency(deployment, prior.beta[0], prior.alpha[0]), engine
+        deployment, workload, LinearLatency(deployment, prior.beta[0], prior.alpha[0])
     )
     assert compiled.steps["prompt_reach"] == pytest.approx(run.steps["prompt_reach"])

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from pinn.engines.configurations import make_deployments
-from pinn.engines.engine_spec import EngineSpec
 from pinn.export.blis_batches import guard, request_lengths
 from pinn.export.blis_features import (
     BASIS,
@@ -195,8 +194,9 @@ def test_alpha_gives_blis_the_same_times(released, vectors):
         alpha = np.zeros_like(latency.alpha)
         alpha[[list(REQUEST_FEATURES).index(name) for name in names]] = vector.alpha
         bare = dataclasses.replace(latency, alpha=alpha * MICROSECOND)
-        engine = EngineSpec(async_scheduling=False)
-        blis = simulate(latency.deployment, load, bare, engine).requests
+        serving = dataclasses.replace(latency.deployment.serving, async_scheduling=False)
+        target = dataclasses.replace(latency.deployment, serving=serving)
+        blis = simulate(target, load, bare).requests
         whole = simulate(latency.deployment, load, latency).requests
         assert np.nanmedian(blis.ttft_s) == pytest.approx(np.nanmedian(whole.ttft_s), rel=0.1)
         assert np.nanmedian(blis.e2e_s) == pytest.approx(np.nanmedian(whole.e2e_s), rel=0.01)

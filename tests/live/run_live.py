@@ -73,7 +73,7 @@ SCORED = ("e2e_mean_s", "ttft_mean_s", "tpot_mean_s")
 
 #: pinn knows 16-bit keys and values: half the memory stands for the server's 32-bit ones. The CPU
 #: build never plans ahead (vllm 0.32.0 vllm/platforms/cpu.py: async_scheduling = False).
-ENGINE = EngineSpec(kv_cache_memory_bytes=KV_BYTES / 2, async_scheduling=False)
+ENGINE = EngineSpec(kv_cache_memory_bytes=KV_BYTES / 2)
 ENGINE_FLAGS = ["--kv-cache-memory-bytes", f"{KV_BYTES / 2:g}", "--no-async-scheduling"]
 
 
@@ -308,7 +308,9 @@ def main(folder: Path, repeats: int = 3) -> int:
         found, (read, multiplied) = measure(server, repeats)
     write_datasheet(read, multiplied, folder / "core.json")
     model, gpu = load_model(folder / "model/config.json"), load_gpu(folder / "core.json")
-    target = Deployment(model, gpu, ServingSpec(**SERVING, engine_version=RELEASE))
+    target = Deployment(
+        model, gpu, ServingSpec(**SERVING, engine_version=RELEASE, async_scheduling=False)
+    )
     recorded = recorded_schedule(read_events(server.steps))
     result: dict[str, Any] = {
         "release": RELEASE,

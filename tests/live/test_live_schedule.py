@@ -11,7 +11,7 @@ from simulator_helpers import Recorder, deployment
 
 from pinn.engines.engine_spec import EngineSpec
 
-ENGINE = EngineSpec(async_scheduling=False)
+ENGINE = EngineSpec()
 #: Two requests, the second of which begins as the first does and comes while its prompt runs; then
 #: a third, when all is done. Blocks of 4, 8 tokens a step.
 EVENTS = [
@@ -26,7 +26,13 @@ EVENTS = [
 
 
 def target():
-    return deployment(max_num_batched_tokens=8, max_num_seqs=4, block_size=4, max_model_len=32)
+    return deployment(
+        max_num_batched_tokens=8,
+        max_num_seqs=4,
+        block_size=4,
+        max_model_len=32,
+        async_scheduling=False,
+    )
 
 
 def test_a_recording_is_a_workload_with_its_own_moments():

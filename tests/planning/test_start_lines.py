@@ -110,13 +110,14 @@ def test_a_start_line_says_every_flag_in_the_engines_spelling(engine, flags):
 
 
 def test_what_an_engine_cannot_be_told_stands_in_a_comment():
-    settings = EngineSpec(async_scheduling=False, kv_cache_memory_bytes=1e10)
-    sglang = candidate(settings, engine="sglang", precision="fp8", generation_config="vllm")
+    settings = EngineSpec(kv_cache_memory_bytes=1e10)
+    flags = {"async_scheduling": False, "precision": "fp8"}
+    sglang = candidate(settings, engine="sglang", generation_config="vllm", **flags)
     assert serve_command(sglang) == (
         f"python -m sglang.launch_server --model-path {MODEL} --quantization fp8 "
         "--disable-overlap-schedule  # it has no --generation-config, --kv-cache-memory-bytes"
     )
-    trtllm = candidate(settings, engine="trtllm", precision="fp8")
+    trtllm = candidate(settings, engine="trtllm", **flags)
     assert serve_command(trtllm) == (
         f"trtllm-serve {MODEL} --backend pytorch --extra_llm_api_options "
         """<(echo '{"disable_overlap_scheduler": true}')"""

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 from assumed_priors import prior_coefficients
 from hypothesis import strategies as st
-from simulator_helpers import DENSE, MIXTURE, deployment, load
+from simulator_helpers import DENSE, MIXTURE, deployment, load, scheduled
 
-from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 
@@ -57,7 +56,8 @@ class Case:
             concurrency=self.concurrency,
         )
         target = deployment({"dense": DENSE, "mixture": MIXTURE}[self.model], **self.serving)
-        return target, workload, EngineSpec(**self.engine)
+        target, engine = scheduled(target, self.engine)
+        return target, workload, engine
 
     def run(self, compiled: bool = True):
         target, workload, engine = self.build()

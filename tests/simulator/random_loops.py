@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
-from simulator_helpers import Recorder, deployment, load
+from simulator_helpers import Recorder, deployment, load, scheduled
 
-from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 
@@ -48,7 +47,7 @@ class Loop:
         patience = np.where(rng.random(n) < self.impatient, rng.uniform(0.1, 6.0, n), np.inf)
         workload = load(prompts, outputs, timeout_s=patience, concurrency=self.clients)
         target = deployment(max_num_seqs=self.seats, max_num_batched_tokens=512)
-        engine = EngineSpec(reject_long_requests=True, **self.engine)
+        target, engine = scheduled(target, {"reject_long_requests": True} | self.engine)
         return simulate(target, workload, Recorder(**self.work_s), engine)
 
 

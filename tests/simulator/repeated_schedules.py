@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 from recorded_schedules import step_seconds
-from simulator_helpers import Recorder, load
+from simulator_helpers import Recorder, load, scheduled
 
 from pinn.engines.deployment import Deployment
-from pinn.engines.engine_spec import EngineSpec
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import simulate
 from pinn.specs.batch import Batch
@@ -33,7 +32,8 @@ def repeat(case: dict[str, Any], target: Deployment) -> tuple[list[Any], Run]:
         timeout_s=[np.inf if t is None else t for t in case.get("timeouts", ())],
     )
     gpu = _SimulatedGpu()
-    run = simulate(target, workload, gpu, EngineSpec(**case["engine"]))
+    target, engine = scheduled(target, case["engine"])
+    run = simulate(target, workload, gpu, engine)
     return gpu.batches, run
 
 

@@ -73,6 +73,15 @@ def deployment(model: ModelSpec = DENSE, **serving) -> Deployment:
     return Deployment(model, GPU, ServingSpec(**(defaults | serving)), force=True)
 
 
+def scheduled(target: Deployment, engine: dict) -> tuple[Deployment, EngineSpec]:
+    """A deployment and scheduler settings; ``async_scheduling`` among them is the deployment's."""
+    rest = dict(engine)
+    serving = dataclasses.replace(
+        target.serving, async_scheduling=rest.pop("async_scheduling", None)
+    )
+    return dataclasses.replace(target, serving=serving), EngineSpec(**rest)
+
+
 def load(prompts, outputs, arrivals=None, **columns) -> Workload:
     n = len(prompts)
     arrivals = np.zeros(n) if arrivals is None else arrivals
@@ -93,5 +102,6 @@ def play(workload: Workload, *, recorder=None, engine=None, **serving) -> Schedu
     """Run a small workload in plain Python with steps of one second, one batch in flight."""
     recorder = recorder or Recorder()
     settings = {"async_scheduling": False} | (engine or {})
-    result = simulate(deployment(**serving), workload, recorder, EngineSpec(**settings))
+    target, spec = scheduled(deployment(**serving), settings)
+    result = simulate(target, workload, recorder, spec)
     return Schedule(result, getattr(recorder, "batches", []), recorder)

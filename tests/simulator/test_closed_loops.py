@@ -82,10 +82,10 @@ def test_hand_stepped_clients_see_the_same(depth, seats, work_s, token_s):
     clients = 8
     workload = load(np.full(300, 3), outputs, concurrency=clients)
     run = simulate(
-        deployment(max_num_seqs=seats),
+        deployment(max_num_seqs=seats, async_scheduling=depth == 2),
         workload,
         Growing(queueing_s=work_s, output_s=token_s),
-        EngineSpec(async_scheduling=depth == 2),
+        EngineSpec(),
     )
     expected = serve_by_hand(outputs, clients, seats, depth, lambda n: 1 + 0.1 * n, work_s, token_s)
     got = (run.requests.arrival_s, run.requests.first_token_s, run.requests.finish_s)

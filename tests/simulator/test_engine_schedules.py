@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cases import latency_of
-from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load
+from simulator_helpers import DENSE, MIXTURE, Recorder, deployment, load, scheduled
 
-from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.physics.costs import UNCOMPILED
 from pinn.simulator.simulate import simulate
@@ -31,7 +30,7 @@ def serve(workload, serving, ahead=False, **engine):
     """The batches of a run, and the run."""
     recorder = Recorder()
     target = deployment(**({"enable_prefix_caching": False} | serving))
-    spec = EngineSpec(async_scheduling=ahead, **engine)
+    target, spec = scheduled(target, {"async_scheduling": ahead} | engine)
     return simulate(target, workload, recorder, spec), recorder.batches
 
 
@@ -252,8 +251,8 @@ def test_laws_of_both_schedules(case):
     n = int(rng.integers(2, 20))
     prompts, outputs = rng.integers(1, 40, n), rng.integers(1, 24, n)
     workload = load(prompts, outputs, np.cumsum(rng.exponential(2e-4, n)))
-    target = deployment(DENSE, **serving)
-    spec, latency = EngineSpec(**engine), latency_of(target)
+    target, spec = scheduled(deployment(DENSE, **serving), engine)
+    latency = latency_of(target)
     run = simulate(target, workload, latency, spec)
     plain = simulate(target, workload, latency, spec, compiled=False)
     np.testing.assert_allclose(run.requests.finish_s, plain.requests.finish_s, rtol=1e-9)

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 from random_cases import latency_of
-from simulator_helpers import MIXTURE, Recorder, deployment, load
+from simulator_helpers import MIXTURE, Recorder, deployment, load, scheduled
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.launch_line import read_launch
@@ -45,7 +45,7 @@ def play(workload, flags, release="0.5.12"):
     """The run, and its batches."""
     target = deployment(engine="sglang", engine_version=release, max_model_len=40)
     recorder = Recorder()
-    spec = EngineSpec(async_scheduling=False, **flags)
+    target, spec = scheduled(target, {"async_scheduling": False} | flags)
     return simulate(target, workload, recorder, spec), recorder.batches
 
 

@@ -7,10 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 from assumed_priors import prior_coefficients
-from simulator_helpers import Recorder, load, play
+from simulator_helpers import Recorder, load, play, scheduled
 
 from pinn.engines.deployment import Deployment
-from pinn.engines.engine_spec import EngineSpec
 from pinn.physics.costs import step_costs
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.metric_features import mean_steps
@@ -51,7 +50,8 @@ def served(name, *, latency=LATENCY, asynchronous=True):
     target = dataclasses.replace(
         SERVER, serving=dataclasses.replace(SERVER.serving, max_num_seqs=seats)
     )
-    return simulate(target, LOADS[name], latency, EngineSpec(async_scheduling=asynchronous))
+    target, engine = scheduled(target, {"async_scheduling": asynchronous})
+    return simulate(target, LOADS[name], latency, engine)
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

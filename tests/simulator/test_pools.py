@@ -26,8 +26,8 @@ SLOW, INSTANT = Link(8 * TOKEN_BYTES), Link(float("inf"))
 
 def by_hand(workers=1, recorder=None, engine=None, **serving):
     """Servers with steps of a second, one batch in flight."""
-    spec = EngineSpec(replicas=workers, async_scheduling=False, **(engine or {}))
-    return Pool(deployment(**serving), recorder or Recorder(), spec)
+    spec = EngineSpec(replicas=workers, **(engine or {}))
+    return Pool(deployment(async_scheduling=False, **serving), recorder or Recorder(), spec)
 
 
 def linear(workers=1, engine=None, **serving):
@@ -63,7 +63,7 @@ def test_a_closed_loop_by_hand():
 def test_a_lone_request_takes_one_step_more_than_on_one_server():
     """The prompt's last token is recomputed where its answer begins."""
     together = simulate(
-        deployment(), load([8], [3]), Recorder(), EngineSpec(async_scheduling=False)
+        deployment(async_scheduling=False), load([8], [3]), Recorder(), EngineSpec()
     )
     apart = simulate_pools(by_hand(), by_hand(), load([8], [3]), INSTANT).decode
     assert together.requests.e2e_s.tolist() == [3.0]

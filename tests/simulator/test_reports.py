@@ -56,8 +56,8 @@ def test_figures_of_stages_and_of_lost_requests():
     workload = load(
         [2, 2, 60], [3, 9, 9], stage=[0, 1, 1], stage_starts_s=(0.0, 10.0), timeout_s=[99, 2.5, 99]
     )
-    engine = EngineSpec(async_scheduling=False, reject_long_requests=True)
-    run = simulate(deployment(), workload, Recorder(), engine)
+    engine = EngineSpec(reject_long_requests=True)
+    run = simulate(deployment(async_scheduling=False), workload, Recorder(), engine)
     first, second = run_statistics(run, 0), run_statistics(run, 1)
     assert first["e2e_mean_ms"] == 3000
     assert first["itl_mean_ms"] == 1000

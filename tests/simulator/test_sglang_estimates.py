@@ -14,9 +14,9 @@ def serve(prompts, outputs, offsets, tokens, **flags):
     """The run and its batches; steps of a second, memory for so many tokens."""
     flags = {"engine_version": "0.5.9", "cudagraph_padding": False, "block_size": 1} | flags
     flags = {"max_num_batched_tokens": 64, "max_num_seqs": 8, "max_model_len": 1100} | flags
-    spec = EngineSpec(async_scheduling=False, num_gpu_blocks_override=tokens + 1)
+    spec = EngineSpec(num_gpu_blocks_override=tokens + 1)
     gpu = Recorder()
-    target = deployment(engine="sglang", **flags)
+    target = deployment(engine="sglang", async_scheduling=False, **flags)
     return simulate(target, load(prompts, outputs, offsets), gpu, spec), gpu.batches
 
 

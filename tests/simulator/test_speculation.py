@@ -159,10 +159,10 @@ def test_runs_that_are_compared_draw_the_same_numbers():
     workload = load([8] * 4, [40] * 4)
     accepted = []
     for gpu_memory_s in (1.0, 30.0):
-        target = deployment(**drafting(tokens=3))
+        target = deployment(async_scheduling=False, **drafting(tokens=3))
         latency = latency_of(target)
         latency = dataclasses.replace(latency, beta=latency.beta * gpu_memory_s)
-        engine = EngineSpec(async_scheduling=False)
+        engine = EngineSpec()
         run = simulate(target, workload, latency, engine, compiled=False)
         accepted.append(run.requests.accepted_tokens)
     assert (accepted[0] == accepted[1]).all()

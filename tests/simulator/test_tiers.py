@@ -263,8 +263,8 @@ def test_lmcache_evicts_the_least_recently_used_chunk():
 @pytest.mark.parametrize("release", RELEASES)
 def test_prefill_servers_load_prompts_that_come_again_and_decode_servers_have_no_tier(release):
     """A, B and A again as above: the prefill server has its four blocks back after a second."""
-    spec = EngineSpec(async_scheduling=False, **SMALL, **tier(100))
-    target = deployment(engine_version=release, max_model_len=32)
+    spec = EngineSpec(**SMALL, **tier(100))
+    target = deployment(engine_version=release, max_model_len=32, async_scheduling=False)
     recorder = Recorder()
     pools = Pool(target, recorder, spec), Pool(target, Recorder(), spec)
     workload = load([16, 29, 16], [3, 3, 3], [0.0, 10.0, 20.0], **AGAIN)

@@ -10,6 +10,7 @@ type Costs struct {
 	ParallelLayers        float64 `column:"parallel_layers"`           // layers with a tensor-parallel all-reduce, relative to vLLM's own kernel
 	GraphTokens           float64 `column:"graph_tokens"`              // largest captured CUDA graph, in tokens
 	GraphRequests         float64 `column:"graph_requests"`            // decodes of the largest captured CUDA graph, where those hold decodes alone; else 0
+	WaitsForHost          float64 `column:"waits_for_host"`            // 1 if the GPU waits for the host's work between two steps (no asynchronous scheduling), else 0
 	GEMMWeights           float64 `column:"gemm_weights_s"`            // reading every weight but the routed experts' once
 	GEMMToken             float64 `column:"gemm_token_s"`              // computing them for one token, without the output head
 	HeadSequence          float64 `column:"head_sequence_s"`           // computing the output head for one sequence

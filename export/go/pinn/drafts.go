@@ -84,11 +84,15 @@ type stepTimer struct {
 	tokens, branches int64 // of Drafts; 0 without speculative decoding
 	passes           [3]*pass
 	times            [3]float64
-	step, request    float64 // beta of what the host does once a step, however many passes
+	step, request    float64 // seconds of the host's work per step and per request, however many passes
 }
 
 func newStepTimer(row *Row, beta StepValues, kept int) *stepTimer {
-	t := &stepTimer{times: [3]float64{1}, step: beta.Step, request: beta.Request}
+	t := &stepTimer{
+		times:   [3]float64{1},
+		step:    beta.Step * (1 + hiddenStep*row.Costs.WaitsForHost),
+		request: beta.Request * (1 + hiddenRequest*row.Costs.WaitsForHost),
+	}
 	d := row.Drafts
 	if d == nil {
 		t.passes[0] = newPass(row.Costs, beta, kept)

@@ -9,6 +9,8 @@ const (
 	oneShotBytes   = 1 << 18 // largest message of vLLM's one-shot all-reduce
 	customBytes    = 1 << 23 // largest message of vLLM's own all-reduce
 	pieces         = 0.41    // share of a layer's launches that pieces of graphs leave to a step with prompts
+	hiddenStep     = 2.5     // host work of a step that asynchronous scheduling hides, in units of beta
+	hiddenRequest  = 6       // the same of each request
 	ramp           = 8       // 1 / how far beyond the captured size all layers are launched one by one
 )
 

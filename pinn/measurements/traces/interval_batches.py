@@ -35,7 +35,7 @@ MIN_SHARE = 0.5
 
 
 def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return whether each step is scheduled while the previous one runs, decided for its whole segment.
+    """Return whether each step is scheduled while the previous step runs; equal within a segment.
 
     Args:
         steps: Table of sampled steps, in order.

@@ -116,9 +116,13 @@ class MeasuredSteps:
             "max_num_batched_tokens": limits.count("budget"),
             "engine_version": version,
         }
+        settings = {name: value for name, value in settings.items() if value}
+        ahead = self.facts.values.get("async_scheduling")
+        if isinstance(ahead, bool):
+            settings["async_scheduling"] = ahead
         given = {
             **typed_flags(self.facts.texts("flags"), version),
-            **{name: value for name, value in settings.items() if value},
+            **settings,
             **flags,
         }
         return Target.of(
@@ -130,9 +134,8 @@ class MeasuredSteps:
 
     def engine(self, flags: Mapping[str, FlagValue]) -> EngineSpec:
         """Return scheduler settings from the user's flags, or else from the engine's metadata."""
-        named = {"num_gpu_blocks_override": "kv_blocks", "async_scheduling": "async_scheduling"}
-        settings = {name: self.facts.values.get(key) or None for name, key in named.items()}
-        return specified(EngineSpec, {**settings, **flags})
+        blocks = self.facts.values.get("kv_blocks") or None
+        return specified(EngineSpec, {"num_gpu_blocks_override": blocks, **flags})
 
     @property
     def serving(self) -> list[Path]:
