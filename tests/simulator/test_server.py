@@ -112,15 +112,14 @@ def test_gaps_are_steps_until_the_server_cannot_keep_up(n, token_s, ahead):
 @given(cases(), st.sampled_from([{"api_server_count": 3}, {"v1_multiprocessing": False}]))
 @settings(max_examples=40)
 def test_a_server_without_work_changes_nothing(case, servers):
-    target, workload, _ = case.build()
+    target, workload, spec = case.build()
     latency = latency_of(target)
     without = 1 - phase_mask("arrival_to_queue") - phase_mask("output_token")
     latency = dataclasses.replace(latency, alpha=latency.alpha * without)
-    engine = {name: v for name, v in case.engine.items() if name not in (
-        "api_server_count", "v1_multiprocessing"
-    )}  # fmt: skip
+    usual = dataclasses.replace(spec, api_server_count=None, v1_multiprocessing=True)
     plain, other = (
-        simulate(target, workload, latency, EngineSpec(**engine, **more)) for more in ({}, servers)
+        simulate(target, workload, latency, dataclasses.replace(usual, **more))
+        for more in ({}, servers)
     )
     r = plain.requests
     np.testing.assert_array_equal(r.handed_s, r.arrival_s)

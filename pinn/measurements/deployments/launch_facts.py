@@ -33,7 +33,7 @@ SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed"
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
 #: Further engine settings that may change the time of a step or its schedule.
 OTHER_FLAGS = (
-    "async_scheduling", "stream_interval", "fuse_attn_quant", "piecewise_tokens", "environment",
+    "stream_interval", "fuse_attn_quant", "piecewise_tokens", "environment",
 )  # fmt: skip
 #: Settings of the benchmark client, which sends the requests.
 CLIENT = ("prompts_per_client", "warmups_per_client", "chat_template")
