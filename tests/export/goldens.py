@@ -52,7 +52,10 @@ GRIDS: tuple[dict[str, Any], ...] = (
         "precision": "fp8", "enable_prefix_caching": False,
     },
     {"model": list(OTHER_MIXERS), "gpu": "H200", "tensor_parallel_size": [4, 8]},
-    {"model": list(MODELS[:4]), "gpu": "H100", "tensor_parallel_size": 4, "async_scheduling": False},
+    {
+        "model": list(MODELS[:4]), "gpu": "H100", "tensor_parallel_size": 4,
+        "async_scheduling": False,
+    },
     # Decode attention and experts by the engines' own kernels.
     {
         "model": ["meta-llama/Llama-3.1-8B", "openai/gpt-oss-120b"], "gpu": "H200",

@@ -7,7 +7,6 @@ import pinn
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import HIDDEN_REQUEST, HIDDEN_STEP
-from pinn.surrogate.step_features import STEP_FEATURES
 
 SERVER = {"model": "Qwen/Qwen3-32B", "gpu": "H100", "tensor_parallel_size": 4}
 
@@ -38,8 +37,7 @@ def test_the_wait_is_the_hosts_work_on_the_step_and_its_requests(batch):
     ahead, waiting = (
         pinn.predict(**SERVER, async_scheduling=is_async) for is_async in (True, False)
     )
-    beta = dict(zip(STEP_FEATURES, ahead.beta, strict=True))
     requests = int(batch.split()[0])
-    expected = HIDDEN_STEP * beta["step"] + HIDDEN_REQUEST * beta["request"] * requests
+    expected = HIDDEN_STEP * ahead.beta["step"] + HIDDEN_REQUEST * ahead.beta["request"] * requests
     found = waiting.step_time(batch) - ahead.step_time(batch)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
