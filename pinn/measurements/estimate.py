@@ -32,9 +32,9 @@ Vector = Float[np.ndarray, " parameters"]
 Matrix = Float[np.ndarray, "parameters parameters"]
 Rows = Float[np.ndarray, " rows"]
 
-#: Variance added to the diagonal of a correlation matrix; minimum fraction of a step in a line
-#: search; and maximum step, in prior standard deviations, at which Gauss-Newton has converged. All
-#: are numerical limits.
+#: Three numerical limits: variance added to the diagonal of a correlation matrix; minimum fraction
+#: of a step in a line search; and maximum step, in prior standard deviations, at which Gauss-Newton
+#: has converged.
 _JITTER, _SHORTEST, _CONVERGED = 1e-9, 2.0**-20, 1e-10
 
 

@@ -113,7 +113,7 @@ def _begin(server: Server, now: float) -> None:
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
-    """Return whether a group's next step delays new prompts, and count the steps of a delay."""
+    """Return whether new prompts have to wait during a group's next step; count such steps."""
     if engine.config.prompt_wait_steps == 0:
         return False
     if engine.config.waits_for_all:
@@ -243,7 +243,7 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """Add to the heap of endings when a client sees a request end, or a decode server gets it."""
+    """Add the time when a client sees a request end, or a decode server gets it, to the heap."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1

@@ -71,7 +71,7 @@ class Goodput:
 
     @property
     def sentence(self) -> str:
-        """Return the verdict on the SLO as a sentence."""
+        """Return whether the run meets the SLO, with the compared numbers, as a sentence."""
         verdict = "" if self.met is None else "SLO met: " if self.met else "SLO missed: "
         share = f"{100 * self.attainment:.1f} % of {self.requests:,} requests meet {self.each}"
         alone = [f"{k.upper()} {100 * v:.1f} %" for k, v in self.attainment_by_metric.items()]

@@ -4,14 +4,19 @@ If all ranks run a CUDA graph, each rank is padded to the largest rank, since al
 the same size. If one rank launches eagerly, all ranks do, each with its own tokens. A rank without
 work runs a dummy batch of one token.
 
-Sources: vLLM 0.17.0 to 0.33.0 ``vllm/v1/worker/dp_utils.py: _synchronize_dp_ranks`` and
-``vllm/v1/worker/gpu/dp_utils.py: sync_cudagraph_and_dp_padding``; before 0.17 eager steps are
-also padded (0.10.2, 0.11.0 ``gpu_model_runner.py: get_dp_padding``; 0.15.1, 0.16.0
-``_determine_batch_execution_and_padding: allow_dp_padding``). ``vllm/v1/engine/core.py:
-DPEngineCoreProc.run_busy_loop`` for the dummy batch. SGLang 0.5.3 to 0.5.23 ``layers/
-dp_attention.py: DpPaddingMode`` and ``model_executor/cuda_graph_runner.py: replay_prepare``, where
-an idle rank has no token, which matters only in steps that no graph pads. TensorRT-LLM is assumed
-to behave like SGLang.
+Sources:
+
+- Padding in vLLM 0.17.0 to 0.33.0: ``vllm/v1/worker/dp_utils.py: _synchronize_dp_ranks`` and
+  ``vllm/v1/worker/gpu/dp_utils.py: sync_cudagraph_and_dp_padding``.
+- Padding in earlier releases, which also pad eager steps: ``gpu_model_runner.py: get_dp_padding``
+  (0.10.2, 0.11.0) and ``_determine_batch_execution_and_padding: allow_dp_padding`` (0.15.1,
+  0.16.0).
+- Dummy batch in vLLM: ``vllm/v1/engine/core.py: DPEngineCoreProc.run_busy_loop``.
+- SGLang 0.5.3 to 0.5.23: ``layers/dp_attention.py: DpPaddingMode`` and
+  ``model_executor/cuda_graph_runner.py: replay_prepare``. An idle rank has no token there, which
+  matters only in steps that no graph pads.
+
+TensorRT-LLM is assumed to behave like SGLang.
 """
 
 from pinn.physics.step_values import RAMP

@@ -90,7 +90,7 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
     return getattr(r, f"{asked['kind']}_s"), None if percent is None else int(percent)
 
 
-# Step features summed over steps and over requests, for a refit of beta to a run.
+# Step features summed over steps and over requests, for a refit of beta, their coefficients.
 #
 # If the batches do not change, all latencies that clients see are linear in beta. A request's time
 # from the engine's input queue to its first token is the sum of the steps in between, with the step
@@ -121,7 +121,7 @@ def features_spent(
 def request_feature_sums(
     latency: LinearLatency, run: Run
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Return each request's sums of step features over the steps from its arrival to its tokens.
+    """Return each request's sums of step features, up to its first and up to its last token.
 
     Without pipeline stages, and with the engine in its own process, the results satisfy
 
@@ -283,9 +283,10 @@ def figure_features(
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
     """Return, per metric, the mean step and request features of the requests that determine it.
 
-    If coefficients change, but batches and the API server's order of work do not, a metric changes
-    by as much as ``beta . step features + alpha . request features``. A percentile changes by as
-    much as the mean of the requests around it.
+    Suppose that the coefficients of the step features (beta) or of the request features (alpha)
+    change, but batches and the API server's order of work do not. A metric then changes by as much
+    as the dot products ``beta . step features + alpha . request features``. A percentile changes by
+    as much as the mean of the requests around it.
 
     Args:
         latency: Latency model of the run; its beta decides whether a step waits for launching or

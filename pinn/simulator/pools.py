@@ -65,9 +65,10 @@ def client_records(
 ) -> RequestRecords:
     """Return the records of requests over both pools, as clients see them.
 
-    Earlier times and prefix cache hits are taken from the prefill pool; ``replica``,
-    ``first_token_s`` and later times from the decode pool. Computed tokens and preemptions are sums
-    over both pools. ``ahead`` is the engine of the prefill pool, ``behind`` of the decode pool.
+    Prefix cache hits and the times before the first token are taken from the prefill pool;
+    ``replica``, ``first_token_s`` and later times are taken from the decode pool. Computed tokens
+    and preemptions are sums over both pools. ``ahead`` is the engine of the prefill pool,
+    ``behind`` of the decode pool.
 
     Raises:
         PinnError: If requests remain that a pool can never schedule.

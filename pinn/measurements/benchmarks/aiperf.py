@@ -53,7 +53,7 @@ def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
     """Read one run of aiperf from its summary, or from its lines of single requests.
 
     Raises:
-        NotUsable: If no request was served, the run was cancelled, or it did not stream.
+        NotUsable: If no request was served, or if the run was cancelled or did not stream tokens.
         PinnError: If an option for missing data is needed.
     """
     summary = point[0]

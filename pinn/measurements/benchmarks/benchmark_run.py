@@ -23,7 +23,7 @@ _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
 def engine_flags(spelled: str) -> dict[str, str]:
-    """Return ``engine`` and, if the name includes a release, ``engine_version``.
+    """Return the flags that an engine's name states: ``engine`` and, if known, ``engine_version``.
 
     The result is empty for an engine that is not supported.
 
@@ -62,9 +62,9 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #: last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-#: Assumed signs of an overloaded server: at least this share of requests failed, so that the
-#: latencies are those of a lighter load; or fewer requests per second were served than this share
-#: of the expected rate.
+#: Assumed limits of overload. A server counts as overloaded if the share of failed requests is at
+#: least ``_MOST_FAILED``, since the latencies are then those of a lighter load. It also counts as
+#: overloaded if it served less than the share ``_KEPT_UP`` of the expected requests per second.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
@@ -246,7 +246,10 @@ class BenchmarkRun:
                 raise PinnError(f"{self.name}: {name} is {value}, expected a positive finite one")
 
     def typical_s(self, *latencies: str) -> float | None:
-        """Return the mean, else the median, in seconds of the first latency that the file has."""
+        """Return a mean latency in seconds, or a median if the file has no mean.
+
+        The first of the given latencies with this statistic is used; None if there is none.
+        """
         names = [f"{latency}_{each}_s" for each in ("mean", "p50") for latency in latencies]
         return next((self.figures[name] for name in names if name in self.figures), None)
 

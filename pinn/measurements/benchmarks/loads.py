@@ -61,7 +61,7 @@ def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndar
 
 
 def _spread(mean: float, count: int) -> Int[np.ndarray, " n"]:
-    """Return lengths that are a mean rounded down or up, evenly mixed to have this mean.
+    """Return ``count`` lengths with a given mean, each of which is the mean rounded down or up.
 
     >>> _spread(2.5, 4).tolist()
     [2, 3, 2, 3]

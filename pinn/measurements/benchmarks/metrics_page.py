@@ -34,8 +34,8 @@ _HISTOGRAMS = {
     "e2e_mean_s": ("e2e_request_latency_seconds",),
 }
 
-#: Share of prompt tokens found in the prefix cache up to which chat templates alone may be the
-#: cause; from this share on, prompts are assumed to share a prefix.
+#: Minimum prefix cache hit rate, as a share of prompt tokens, at which prompts are assumed to share
+#: a prefix. Lower rates may result from chat templates alone.
 _HITS = 0.05
 
 
@@ -88,7 +88,7 @@ def read_page(text: str) -> Page:
 
 
 def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
-    """Read a run from the increase of counters between two scrapes, or up to a single scrape.
+    """Read a run from the increase of counters between two scrapes, or since the server's start.
 
     Args:
         pages: Texts of the pages, the earlier first.

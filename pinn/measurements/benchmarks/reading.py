@@ -178,7 +178,7 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """Return the shared prefixes as the file or user states; otherwise note that none exist."""
+        """Return the shared prefixes that file or user state; otherwise assume that none exist."""
         given = self.given
         if stated:
             return SharedPrefix(*stated)

@@ -24,7 +24,10 @@ _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 
 
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
-    """Return a line for each file that sets server flags other than the user's flags imply.
+    """Return a line for each file with flags, naming those that change the server's configuration.
+
+    A flag is named if its value differs from the value without the files, which results from the
+    user's flags and the engine's defaults.
 
     Args:
         runs: Runs of one server.

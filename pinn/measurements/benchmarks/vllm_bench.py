@@ -239,7 +239,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
 
 
 def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
-    """Return uniform lengths from ``share * asked`` to ``asked`` tokens, if their mean agrees."""
+    """Return uniform lengths from ``share * asked`` to ``asked`` tokens, if they fit the mean."""
     mean = lengths.mean
     if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
         return lengths

@@ -125,9 +125,10 @@ def find(row: Row) -> Found:
     """Look up the launch flags of a measured row of the benchmark.
 
     If a row states the minute of its run, it has the flags that were valid at that minute; if it
-    states only the day, the flags of that day. If several sets of flags were valid, the set whose
-    own configuration changed at that time is used. Attention data parallelism that vLLM's rows
-    state is ignored, because these rows may have run without it
+    states only the day, the flags of that day. If several sets of flags were valid, the set that
+    a change of its configuration introduced at that time is used, because the change started the
+    run. Attention data parallelism that vLLM's rows state is ignored, because these rows may have
+    run without it
     (:func:`pinn.measurements.deployments.silicon.decode`).
 
     Args:

@@ -1,4 +1,4 @@
-"""Deployment and load behind a row of the table of observations or of serving runs."""
+"""Deployments and loads that were measured, from rows of two tables: observations, serving runs."""
 
 import re
 from collections.abc import Hashable, Mapping
@@ -159,7 +159,7 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Return flags of a row with unknown flags, with enough KV cache for the clients' requests.
+    """Return flags that give enough KV cache for the requests of a row with unknown flags.
 
     Rows whose requests waited for memory are filtered out, so any sufficient values are correct.
     """

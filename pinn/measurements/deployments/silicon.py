@@ -111,10 +111,11 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
 
     ``tp_size`` is the tensor-parallel size. A stored ``attention_dp_size`` N > 1 is an artefact of
     the export: these rows ran with tensor and expert parallelism over N GPUs and one attention
-    replica, and agree within 1 % with rows that are stored so. Their batch is therefore the whole
-    concurrency, which is read from the text of ``silicon_data_source``. Some rows did run
-    data-parallel, and some labels of expert parallelism differ from the launch scripts. For these
-    rows see :mod:`pinn.measurements.deployments.launch_facts`.
+    replica. Their latencies agree within 1 % with those of rows that are stored with these sizes.
+    Their batch is therefore the whole concurrency, which is read from the text of
+    ``silicon_data_source``. Some rows did run data-parallel, and some labels of expert parallelism
+    differ from the launch scripts. For these rows see
+    :mod:`pinn.measurements.deployments.launch_facts`.
 
     Args:
         raw: Rows of the file with its column names.

@@ -53,9 +53,10 @@ class Limits(NamedTuple):
     vocabulary: int = 32000
 
 
-#: Output tokens of a decode that stays in the batch while its step is repeated: their maximum;
-#: their minimum, which allows the maximum number of repeats; and, between the two, their share of
-#: the KV cache, so that a small cache has room for batches, too.
+#: A decode that stays in the batch while its step is repeated may generate ``HELD_SHARE`` x the
+#: tokens of the KV cache, so that a small cache has room for batches, too. The number is limited to
+#: at least ``LEAST_HELD``, which allows the maximum number of repeats, and at most
+#: ``HELD_OUTPUTS``.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
 #: Numbers and contexts of decodes in the short list, and number of prompt tokens of its mixed step,

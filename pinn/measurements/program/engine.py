@@ -232,7 +232,7 @@ def _facts(config: Any, release: str, limits: Limits) -> dict[str, object]:
 
 
 def _step(output: Any, start: float, latency: float, logged: float) -> Step:
-    """Return a finished step with its times in seconds, and requests as the iteration log counts.
+    """Return a finished step, with times in seconds and requests counted as in the iteration log.
 
     A request counts as a prompt until it has its first token (vllm/v1/utils.py:
     compute_iteration_details).

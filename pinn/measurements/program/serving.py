@@ -15,9 +15,10 @@ from typing import Any
 
 from pinn.measurements.program.table import MeasuringError
 
-#: Number of clients of each closed loop (reduced to what the KV cache holds) -> maximum number of
-#: requests; maximum number of requests of the open loop; and request rate of the open loop relative
-#: to the throughput of the larger closed loop.
+#: Settings of the loads. ``CLOSED``: number of clients of each closed loop, reduced to what fits in
+#: the KV cache -> maximum number of requests. ``OPEN_REQUESTS``: maximum number of requests of the
+#: open loop. ``OPEN_SHARE``: request rate of the open loop relative to the throughput of the larger
+#: closed loop.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
 #: Tokens of prompts and outputs, reduced if the model's context is below four times their sum.
@@ -99,8 +100,9 @@ def _loads(
     loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]
     for seed, (name, clients, asked) in enumerate([*loads, ("open.json", 0, OPEN_REQUESTS)]):
         rate = max(OPEN_SHARE * throughput, 0.01)
-        # Each of the three loads has at most as many requests as the server, at the last load's
-        # throughput, serves in a quarter of the time. The last quarter is for starting clients.
+        # Each of the three loads may take a quarter of the time, which limits its number of
+        # requests. The server's throughput is assumed to be that of the previous load. The last
+        # quarter is for starting clients.
         in_time = int((throughput if clients else rate) * seconds / 4)
         count = max(min(asked, in_time), 2 * clients, 8)
         how = ["--max-concurrency", str(clients)] if clients else ["--request-rate", f"{rate:.4g}"]

@@ -224,7 +224,7 @@ class Session:
 
 
 def _is(step: Step, wanted: Wanted) -> bool:
-    """Return whether a step ran a batch, whatever its contexts, which grow with each repeat."""
+    """Return whether a step ran a batch; contexts may differ, since they grow with each repeat."""
     decodes, _, prompts, tokens, cached = wanted
     together = (decodes, prompts, prompts * tokens, prompts * cached)
     return (step.decodes, step.prompts, step.tokens, step.cached) == together

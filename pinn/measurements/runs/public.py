@@ -1,8 +1,8 @@
 """Public measurements of other people's servers, as described in ``data/public/sets.yaml``.
 
 Measured steps are grouped into types (equal batches) with their median times. Measured loads become
-serving runs of one stage. Steps and loads are evaluation data; only sets of steps that are marked
-``held_out: half`` are training data for every other batch size.
+serving runs of one stage. Steps and loads are evaluation data, with one exception: in sets of steps
+that are marked ``held_out: half``, the steps of every other batch size are training data.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ About = Mapping[str, Any]
 _REQUESTS_PER_CLIENT = 10
 #: Duration of an open loop in seconds, if the source does not state it.
 _OPEN_LOOP_S = 300.0
-#: Metric in ``public_points.csv`` -> metric of a serving run, which also takes medians as means.
+#: Metric in ``public_points.csv`` -> metric of a serving run, in which medians are used as means.
 _POINT_FIGURES = {
     "ttft_ms": "ttft_mean_s", "ttft_p50_ms": "ttft_mean_s", "tpot_ms": "itl_mean_s",
     "tpot_p50_ms": "itl_mean_s", "itl_ms": "itl_mean_s",
@@ -98,7 +98,7 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """Yield all steps of a set as evaluation data, or first its held-out half, then the other."""
+    """Yield a set's steps as evaluation data; for a divided set, also its half of training data."""
     is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]

@@ -4,9 +4,12 @@ A table has one row per iteration of an engine on one data-parallel rank, as vLL
 pass metrics write it. ``runs.csv`` in the same folder has the flags of each run. Training and
 evaluation use the median time of each type of steps (equal batches).
 
-Three kinds of steps are dropped and counted: steps without requests; warm-up steps, which take more
-than ``COLD`` times the median of their type; and steps that are faster than the roofline lower
-bound, because the log assigns their time to a neighbouring step, together with their neighbours.
+Three kinds of steps are dropped and counted:
+
+- steps without requests
+- warm-up steps, which take more than ``COLD`` times the median of their type
+- steps that are faster than the roofline lower bound, because the log assigns their time to a
+  neighbouring step; their neighbours are dropped, too
 """
 
 from collections.abc import Hashable, Mapping

@@ -381,8 +381,8 @@ def check_target(
     Returns:
         ``column``; ``rows``, the number of values checked; ``median_s`` and ``floor_median_s``,
         medians of values and of lower bounds; ``below_floor``, the number of values below their
-        bound; ``is_target``, whether beta may be fitted to the column; and ``explanation``, the
-        reason if not.
+        bound; ``is_target``, whether the coefficients of a step's time may be fitted to the
+        column; and ``explanation``, the reason if not.
     """
     use = np.isfinite(values) & (floor > 0)
     values, floor = values[use], floor[use]

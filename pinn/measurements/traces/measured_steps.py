@@ -51,9 +51,9 @@ FAR = 3.0
 #: by chance.
 _LEAST_NOISE = 0.005
 
-#: Assumed weight of the typical scatter of all batches in the estimated scatter of one batch's step
-#: times, as a number of steps. Repeats of a step end as soon as its times agree closely, so the
-#: scatter of a few repeats alone is too small.
+#: The scatter of one batch's step times is estimated from these times and from the typical scatter
+#: of all batches, which is assumed to count as much as this number of steps. Repeats of a step end
+#: as soon as its times agree closely, so the scatter of a few repeats alone is too small.
 _LIKE_OTHERS = 16.0
 
 Rows = Float[np.ndarray, " batches"]

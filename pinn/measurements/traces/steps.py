@@ -282,8 +282,8 @@ _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
 def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) -> Canonical:
     """Return the table of a trace's snapshots, each of one request in one step, in file order.
 
-    Snapshots are refused if they have a negative count, a phase other than PREFILL and DECODE, an
-    earlier snapshot of the request in the step, or no summary of their step.
+    A snapshot is refused if a count is negative, if its phase is neither PREFILL nor DECODE, if
+    the request has an earlier snapshot in the step, or if the trace has no summary of the step.
 
     Args:
         raw: Raw table of snapshots.

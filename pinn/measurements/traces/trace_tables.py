@@ -168,7 +168,7 @@ class TraceTables:
 
     @cached_property
     def cycles(self) -> pd.DataFrame:
-        """Return the table of intervals between sampled steps, each of which begins one."""
+        """Return the table of intervals between sampled steps; each step begins an interval."""
         return self.table("cycles").to_pandas()
 
     @cached_property

@@ -237,8 +237,9 @@ class Control:
     def _next_tick_s(self, now_s: float) -> float:
         """Return the time in seconds of the next decision of an autoscaler that has settled.
 
-        Decisions before the fleet's next event would not differ and are skipped, except decisions
-        so recent that later ones depend on them. Without a further event the time is infinite.
+        Decisions before the fleet's next event would not differ, so they are skipped. The last
+        decisions before the event are still made, because later decisions depend on them. Without a
+        further event the time is infinite.
         """
         assert self.scaling is not None
         rule = self.scaling.rule

@@ -35,8 +35,8 @@ _HASHED_TOKENS = 512
 #: UTF-8 bytes per token, by OpenAI's rule of thumb of four English characters per token.
 _TOKEN_BYTES = 4
 _NOTE = f"Lengths are estimated, with one token for {_TOKEN_BYTES} bytes of text"
-#: Possible keys of an entry's list of messages, of a message's role and of its text, and below them
-#: possible names of the model's role.
+#: Keys that an entry may have for its list of messages (``_LISTS``), and a message for its role
+#: (``_SPEAKERS``) and for its text (``_TEXTS``). ``_MODELS``: names that the model's role may have.
 _LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
     "value", "content",
 )  # fmt: skip

@@ -403,7 +403,7 @@ class PromptGroups:
         if min(self.shared_tokens, self.question_tokens) < 0:
             got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
             raise PinnError(f"shared and further tokens of a prompt must be 0 or more, got {got}")
-        # Prompt lengths need no check here, because a too large number fails in Python itself.
+        # Prompt lengths need no check here, because Python itself refuses too large lengths.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
         documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
 
