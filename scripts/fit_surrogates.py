@@ -1,4 +1,4 @@
-"""Fit the shipped kernel surrogates: once to all kernels, and once without each model's.
+"""Fit the shipped kernel surrogates: once to all kernels, and for each model without its kernels.
 
     python scripts/fit_surrogates.py
 

@@ -79,7 +79,10 @@ def predicted(learner: str, metric: str, rows: pd.DataFrame, asked: pd.DataFrame
 
 
 def evaluated(trace: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the rows of a trace to score: after the fitted rows, with the metric, none waiting."""
+    """Return the rows of a trace to score, which follow the fitted rows.
+
+    They have the metric, and no request waits in them.
+    """
     later = trace[FIRST:]
     return later[(later[f"actual_{metric}_ms"] > 0) & (later["num_request_waiting"] == 0)]
 

@@ -1,9 +1,9 @@
 """Write ``checkpoints/training_noise.csv``: standard deviations of scores over training seeds.
 
-The arguments are the first digits of the checkpoints' SHA-256 in the ledger; the first row of each
-checkpoint counts. The trainings differ only in their seed: ``seed=2`` with
-``kernels.settings.seed=0`` keeps the synthetic models unchanged. For a group that was added later,
-give the trainings that scored the group, whose later rows then count::
+The arguments are the first digits of the checkpoints' SHA-256 in ``checkpoints/ledger.csv``, a
+table of scores by checkpoint; the first row of each checkpoint counts. The trainings differ only in
+their seed: ``seed=2`` with ``kernels.settings.seed=0`` keeps the synthetic models unchanged. For a
+group that was added later, give the trainings that scored the group, whose later rows then count::
 
     python scripts/training_noise.py e15fcd 551d3a 90fdba 9c5fb9
     python scripts/training_noise.py --later 03f022 8749cb

@@ -4,9 +4,10 @@
     python scripts/transfer_errors.py --catalog
 
 Deployments are synthetic ones that training did not draw, or every model of the catalog on the
-minimum number of GPUs of each type that fits its weights. Composed step times are summed from fits
-to measured kernels, in batches that training did not draw. The script prints absolute relative
-errors of whole steps:
+minimum number of GPUs of each type that fits its weights. Betas are coefficients of step features.
+Projected betas are fitted to the deployment's own kernel times, whereas the network predicts betas
+from the deployment's features. Composed step times are summed from fits to measured kernels, in
+batches that training did not draw. The script prints absolute relative errors of whole steps:
 
 - basis: betas projected for each deployment, against the composed step;
 - network: the checkpoint's betas, against the projected betas with calibration factors;

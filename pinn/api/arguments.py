@@ -42,12 +42,14 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
-    """Return the flags that dataclasses declare, by name, with ``quantization`` for servers.
+    """Return flag name -> flag, for all flags that dataclasses declare.
+
+    The flag ``quantization`` is added if ``ServingSpec`` is among the dataclasses.
 
     Args:
         specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
-        requests: Request classes; ``SEVERAL`` of each names the flags that accept several values,
-            with their defaults as text.
+        requests: Request classes. The attribute ``SEVERAL`` of a class has the names of flags that
+            accept several values, and the text that help shows as their default.
     """
     listed = [FORMAT] * (ServingSpec in specifications)
     listed += [flag for each in specifications for flag in flags_of(each)]

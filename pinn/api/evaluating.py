@@ -30,8 +30,8 @@ class Evaluation:
 
     Attributes:
         folder: Folder of results.csv, ranking.csv, decisions.csv and report.html.
-        summary: Written files and the verdict on each method, as in the last line that the command
-            prints.
+        summary: Paths of the written files, and the best methods by split and metric, as in the
+            last line that the command prints.
     """
 
     folder: Path

@@ -166,10 +166,11 @@ def predict_many(
             not set them.
 
     Returns:
-        Table with the keys of all rows, ``beta.NAME [unit]`` and ``alpha.NAME [unit]`` in SI
-        units; for each batch its step time, 90 % interval, roofline lower bound and marks; whether
-        the model fits, KV tokens and the smallest tensor-parallel size; and the nearest measured
-        deployment.
+        Table with one row per configuration. The first columns are the keys of all rows.
+        Coefficients are in the columns ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in SI units.
+        For each batch, columns have the step time, its 90 % interval, the roofline lower bound and
+        marks (limits that the batch exceeds). The last columns state whether the model fits, the KV
+        tokens, the smallest tensor-parallel size, and the nearest measured deployment.
         ``attrs["left_out"]`` has the reason for each row that ``skip_invalid`` skipped, by the
         row's number, from 1.
 

@@ -1,7 +1,8 @@
-"""Calibration of alpha to request journeys: times of a request's events in a server.
+"""Calibration of alpha to request journeys, the times of a request's events in a server.
 
-A phase's measured time is linear in its alphas, in the wait for a step in flight and, for the first
-token, in beta:
+Alpha are the coefficients of a request's time outside engine steps, beta those of step times. A
+phase is the time between two events of a request. The measured time of a phase is linear in its
+alphas, in the wait for a step in flight and, for the first token, in beta:
 
     seconds = alpha . features + share x step_in_flight + beta . prompt_steps + noise
 
@@ -42,7 +43,8 @@ _SHARE_SPREAD = 0.1
 #: the residual, in standard deviations, at which Tukey's biweight is 0 (95 % efficient for normal
 #: noise); and a small number that replaces 0 in divisions.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
-#: Prefix of the names of verdicts on phases of later requests, which were held out.
+#: Prefix of the name of a verdict, the change in a phase's error on later requests. These requests
+#: were held out from the fit.
 LATER_REQUESTS = "later requests"
 #: Minimum standard deviation of a phase's noise, in seconds: the clock resolution of journeys.
 _LEAST_S = 1e-6
@@ -63,19 +65,22 @@ Design = Float[np.ndarray, "requests coefficients"]
 
 @dataclass(frozen=True)
 class AlphaCalibration:
-    """Calibration of alpha to request journeys.
+    """Result of calibrating alpha, the coefficients of a request's time outside engine steps.
+
+    A phase is the time between two events of a request's journey, such as its arrival and queueing.
 
     Attributes:
-        prior: Alpha and beta before the fit to journeys, with beta calibrated to step times.
-        posterior: Alpha and beta after the fit to journeys.
-        taught: Whether each alpha was fitted to journeys, ``[n alphas]``.
-        waits: Phase -> share of the running step that requests wait for in this phase, fitted
-            together with alpha.
+        prior: Coefficients (alpha and beta) before the fit to journeys. Beta, the coefficients of
+            step times, is already calibrated.
+        posterior: Coefficients after the fit to journeys.
+        taught: Mask of the alphas that were fitted to journeys, ``[n alphas]``. All other alphas
+            keep their prior values.
+        waits: Phase -> fraction of the running step that a request waits for in this phase. The
+            fractions are fitted together with alpha.
         errors: Errors of each phase's predicted seconds, see :func:`phase_errors`.
-        verdicts: Change in error on later requests, which were held out, for each phase whose fit
-            is used.
-        worse: Change in error on later requests, which were held out, for each phase whose fit is
-            not used because its error grew.
+        verdicts: For each phase whose fit is used: change in the error on later requests, which
+            were held out from the fit.
+        worse: For each phase whose fit is not used because this error grew: change in the error.
     """
 
     prior: Prior

@@ -341,7 +341,7 @@ def fit_rows(
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[list[Verdict], Float[np.ndarray, " n"]]:
-    """Return held-out verdicts, and each load's metrics as predicted by a fit to the other loads.
+    """Return changes in held-out error, and each load's metrics by a fit to all other loads.
 
     For a single load, both results are empty.
     """

@@ -18,7 +18,7 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.physics.costs import step_costs
 from pinn.surrogate.step_features import overlapped, step_features
 
-# Intervals between step starts as rows that are linear in beta.
+# Intervals between step starts, as rows that are linear in beta (seconds per unit of a feature).
 #
 # A step takes the longer of kernel launching and the GPU's work. The coefficients before the fit
 # decide which one is longer, and the features of the shorter one are set to 0 (``overlapped``). The
@@ -137,7 +137,7 @@ def _check_target(traces: TraceTables) -> None:
         )
 
 
-# Beta of a server, calibrated to measured step times.
+# Calibration of beta, a server's coefficients of step time, to measured step times.
 
 #: Types of trace intervals to calibrate to: means of several steps, single steps, or both.
 KINDS = ("windows", "singles", "both")

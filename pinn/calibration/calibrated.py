@@ -160,7 +160,8 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
-# Beta of a server, calibrated to whole steps that ``pinn measure`` timed.
+# Calibration of beta, a server's coefficients of step time, to whole steps that ``pinn measure``
+# timed.
 #
 # Each batch is one row: the median of its repeated steps. Its noise is the standard error of the
 # median plus an error that no coefficient explains. The scale of the unexplained error maximizes

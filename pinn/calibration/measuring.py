@@ -68,8 +68,8 @@ def _bare(source: str) -> str:
 #
 # Under a Gaussian prior the covariance after a measurement does not depend on the measured value,
 # so the order can be planned. Let S be the covariance of the coefficients, u the relative
-# derivatives of a batch's step time and v those of a target metric. The relative times of two
-# batches have the covariance
+# derivatives of a batch's step time with respect to the coefficients, and v those of a target
+# metric. The relative times of two batches have the covariance
 #
 #     C = u S u' + m^2 exp(-d^2 / 2),
 #

@@ -37,8 +37,9 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 # relative errors (x . c + offset) / seconds - 1, where ``seconds`` is the measured time.
 
 #: Degrees of freedom of Student's t for residuals of unknown scale. The value is low, since stalls
-#: and partly observed windows deviate by factors. On a published trace, 1 has smaller errors than 3
-#: or Huber's weights in the 20 % of its time between calibration and test.
+#: and partly observed windows deviate by factors. On the validation part of a published trace (20 %
+#: of its time, between calibration and test), errors are smaller with 1 degree than with 3 degrees
+#: or Huber's weights.
 _DEGREES = 1.0
 #: Prior value of the noise scale (relative), and the number of residuals that this prior counts as.
 #: Both are assumptions.
@@ -131,7 +132,8 @@ def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free
     """Return weights of measurements: below 1 for unusual leverage on the fit (Mallows' weights).
 
     The fit follows measurements with high leverage, so their residuals do not show whether they are
-    wrong. Windows with unusual batches are also the least certain measurements.
+    wrong. Windows (intervals of several steps) with unusual batches are also the least certain
+    measurements.
     """
     said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
     return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
@@ -226,7 +228,7 @@ class Quantity:
 
     @property
     def drift(self) -> float:
-        """Return the change of the parameter's value, in standard errors of the value before."""
+        """Return the change of the parameter by the calibration, in standard errors before it."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 

@@ -119,7 +119,7 @@ class Prior(Gaussian):
 def all_features(
     features: Float[np.ndarray, "n step_features"],
 ) -> Float[np.ndarray, "n coefficients"]:
-    """Return step features with zeros appended as the features of alpha, one per coefficient."""
+    """Return features for all coefficients: the given step features, then 0 for each alpha."""
     return np.pad(features, ((0, 0), (0, len(NAMES) - len(STEP_FEATURES))))
 
 

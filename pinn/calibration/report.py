@@ -22,8 +22,8 @@ from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.units import MICROSECOND, MILLISECOND
 
-#: Maximum number of rows of the tables of errors, parameters, notes and verdicts on one screen;
-#: --details shows all rows.
+#: Maximum number of rows, on one screen, of the tables of errors, parameters, notes and verdicts
+#: (changes in held-out error); --details shows all rows.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 #: First words of notes that are always printed.
 _ALWAYS = ("WARNING", EXCLUDED, TAKEN)
@@ -85,7 +85,7 @@ class CalibratedServer:
         write_coefficient_set(self.fit.coefficients, Path(path))
 
     def print_report(self, details: bool = False) -> None:
-        """Print errors, parameters and verdicts: one screen, or everything with ``details``."""
+        """Print errors, parameters and changes in held-out error; everything with ``details``."""
         print_fit(self.fit, self.notes, self.appended, details)
 
     def __str__(self) -> str:
@@ -231,7 +231,7 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
         verdict = Column("", True)
         table = Grid.of(f"MAPE, {held} loads", "n", "before", "after", verdict)
         for each in metric_errors(found)[:_ERRORS]:
-            # The verdict is based on these errors, so that the row agrees with its verdict.
+            # The last column, such as ``better``, is derived from the errors in the same row.
             table.add(each.metric, str(each.verdict.count), *each.verdict.figures[:2], each.word)
     return table
 

@@ -1,4 +1,6 @@
-"""Times of requests outside their steps, from journeys, to which alpha is calibrated.
+"""Measured times of requests outside engine steps, to which alpha is calibrated.
+
+The times come from journeys, which record the times of a request's events:
 
 ===========================  =======================================================================
 phase                        measured
@@ -10,9 +12,10 @@ phase                        measured
 ``completion``               FINISHED to DEPARTED
 ===========================  =======================================================================
 
-The steps of a prompt take beta x features of their batches, so beta is calibrated first. A request
-with an unknown batch is not used in ``schedule_to_first_token``. The mean step of the decodes is
-computed from the starts of steps, interpolated linearly between sampled steps.
+The steps of a prompt take beta . features seconds, where beta are the coefficients of step time and
+the features are those of the steps' batches. Beta is therefore calibrated first. A request with an
+unknown batch is not used in ``schedule_to_first_token``. The mean step of the decodes is computed
+from the starts of steps, interpolated linearly between sampled steps.
 
 The engine drains its input queue between steps. ARRIVED to QUEUED is therefore the API server's
 work plus the rest of the step in flight. An idle engine causes no wait.

@@ -1,7 +1,8 @@
 """Baselines that predict an engine's step time by a formula with a few coefficients.
 
-A formula is linear in basis functions of a step, averaged over each benchmark's steps. The steps
-are simulated with the prior coefficients of step time, like the network's training rows.
+A formula is linear in basis functions of a step, averaged over each benchmark's steps. As for the
+network's training rows, the steps are simulated with prior coefficients of step time, which are
+guesses before any training.
 """
 
 import hashlib

@@ -40,8 +40,9 @@ SATURATED = 3.0
 #: CUDA graph. The table of measured steps has neither.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
-#: GPU on which the serving runs in the training data were measured. The table of their scores does
-#: not name it, nor the runs' flags, which are not needed: none of them makes an interval wider.
+#: GPU on which the serving runs in the training data were measured. The table of their scores names
+#: neither the GPU nor the runs' engine flags. The flags are not needed, since none of them widens a
+#: prediction interval.
 RUNS_GPU = "H100-SXM"
 
 ROW_COLUMNS = ("group", "configuration", "metric", "deployment", "measured_s", "predicted_s")

@@ -2,9 +2,9 @@
 
 The measurements record neither the number of drafted tokens nor their acceptance. The printed table
 shows which acceptance rate would explain the measured TPOT. Times are those of the closed loop's
-mean step, without a simulation. B requests decode halfway through their outputs. A request ends
-after output / E steps, where ``output`` is its number of output tokens and E its mean number of
-tokens per step. So B E / output prompts join a step.
+mean step, without a simulation. In this step, B requests decode, each halfway through its output. A
+request ends after output / E steps, where ``output`` is its number of output tokens and E its mean
+number of tokens per step. On average, B E / output prompts are therefore computed in a step, too.
 """
 
 from collections.abc import Sequence

@@ -198,7 +198,7 @@ def _vector(
 def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
-    """Return batches for limiting step time errors of a fit: no prompt, one, or several prompts."""
+    """Return batches whose errors a fit limits: without prompts, with one, and with several."""
     # One line cannot fit all batches of a MoE model, since its step times are too curved, so only
     # batches in and just above the range are used. Random arrivals may exceed the range, and the
     # vector with the fewest decodes also serves single requests.

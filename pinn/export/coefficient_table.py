@@ -78,12 +78,16 @@ def coefficient_table(
 ) -> pa.Table:
     """Return a table of coefficients with one row per configuration.
 
-    Its columns are the keys that any configuration sets; ``beta.NAME [unit]`` and ``alpha.NAME
-    [unit]`` in the order of ``STEP_FEATURES`` and ``REQUEST_FEATURES``; for each batch
-    ``step_time_us: BATCH``, with ``halves`` also the ends of its interval (``step_time_low_us``,
-    ``step_time_high_us``), ``floor_us: BATCH`` (roofline lower bound) and ``marks: BATCH`` (limits
-    that the batch exceeds); ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``; and the
-    nearest measured deployment with its distance.
+    Its columns are:
+
+    - the keys that any configuration sets;
+    - ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in the order of ``STEP_FEATURES`` and
+      ``REQUEST_FEATURES``;
+    - for each batch ``step_time_us: BATCH``, ``floor_us: BATCH`` (roofline lower bound) and
+      ``marks: BATCH`` (limits that the batch exceeds); with ``halves`` also the ends of the step
+      time's interval (``step_time_low_us``, ``step_time_high_us``);
+    - ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``;
+    - the nearest measured deployment with its distance.
 
     Args:
         network: Trained network.

@@ -7,8 +7,8 @@ BLIS. The time of a step with m scheduled tokens is the sum of
 - weights: bytes of dense weights and of the experts that m tokens activate, at memory bandwidth x
   ``hbm_derate``;
 - with decodes: ``attention_decode_floor`` per layer, and reading keys at ``attention_decode_rate``;
-- with prompts: ``attention_prefill_floor`` per layer, and the FLOP of causal pairs at the matrix
-  products' efficiency x ``attention_prefill_work_scale``;
+- with prompts: ``attention_prefill_floor`` per layer, and the FLOP of the query-key pairs of causal
+  attention at the matrix products' efficiency x ``attention_prefill_work_scale``;
 - collectives, each of b bytes: the longer of floor + b / transition rate, and b / peak rate;
 - the host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
   ``host_launch_eager_per_layer``.
@@ -31,8 +31,9 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 Seconds = Float[np.ndarray, " batches"]
 
-#: Terms of the law, each with the minimum of its coefficient. With 1.0 no rate exceeds the
-#: datasheet's; with 0.0 constant times and counted costs are not negative.
+#: Terms of the law, each with the minimum of its coefficient. A minimum of 1.0 keeps a rate at or
+#: below the datasheet's. A minimum of 0.0 keeps a constant time, or a cost per layer or step, from
+#: being negative.
 LEAST: dict[str, float] = {
     "memory": 1.0,
     "flop": 1.0,

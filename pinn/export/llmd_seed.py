@@ -46,8 +46,8 @@ _PROMPT_RANGE = 64.0
 _OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
 #: Maximum prompt, and maximum mean output, as shares of the model's maximum length.
 _PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
-#: Mean requests in flight per replica of the lightest load; and number of values of requests in
-#: flight from which a load's is interpolated.
+#: Mean number of requests in flight per replica in the lightest load; and number of grid points
+#: (numbers of requests in flight) between which a load's number is interpolated.
 _LIGHTEST, _COUNTS = 0.25, 24
 #: Time share of prompts in the heaviest sustainable load; share of loads that are at most this
 #: heavy; and maximum rate of the other, overloaded ones relative to the saturating rate.
@@ -156,9 +156,10 @@ def _steady_rates(
 def _shared_prompts(
     prompts: Int[np.ndarray, " n"], share: float, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return the index of the earlier request whose prefix each request repeats, and its tokens.
+    """Return the earlier request whose prefix each request repeats, and the prefix's length.
 
-    A random ``share`` of the requests repeats a prefix; the index of the others is -1.
+    Requests are given as indices, lengths in tokens. A random ``share`` of the requests repeats a
+    prefix; for all others the index is -1 and the length 0.
     """
     n = len(prompts)
     donor = np.arange(n) - rng.integers(1, _RECENT + 1, n)
@@ -197,8 +198,8 @@ class _Since:
 def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.ndarray, " n"]]:
     """Return the fields of training entries that describe the pod just before the given moments.
 
-    Token counts: until its first token, a request counts with the tokens of its prompt. After that,
-    it counts with the tokens that it has generated so far.
+    Until its first token, a request adds the tokens of its prompt to the token counts. After that,
+    it adds the tokens that it has generated so far.
 
     Args:
         run: Simulated run without failed requests.

@@ -129,9 +129,10 @@ def _between(
 ) -> float:
     """Return the next rate to try between a passing and a failing rate.
 
-    It is the geometric mean if ``halve``. Otherwise it lies half a width beyond the rate at which a
-    power law through both excesses crosses 1, on the side of the farther end, so that a good guess
-    ends the search.
+    With ``halve``, it is their geometric mean. Otherwise a power law of the rate is drawn through
+    both excesses (largest ratios of a latency to its limit), and crosses 1 at some rate. The next
+    rate lies half of ``width`` beyond this rate, towards the farther of the two given rates. A good
+    guess then ends the search.
     """
     middle = math.sqrt(low * high)
     if halve or math.isinf(at_high) or at_low <= 0:

@@ -278,9 +278,9 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
 def _near(best: float, problem: PlanningProblem) -> float:
     """Return the minimum screened rate at which a candidate is kept.
 
-    It is slightly below the best rate, or lower if as few replicas as of the best candidate may
-    still suffice: a replica in a fleet may sustain a higher rate than a single replica, and this
-    gain differs between candidates.
+    It is slightly below the best rate. It is lower if a slower candidate may still need no more
+    replicas than the best one: a replica in a fleet may sustain a higher rate than a single
+    replica, and this gain differs between candidates.
     """
     near, asked = best * (1 - _MARGIN), problem.rate_per_s
     if asked is None or asked <= best or best == 0:

@@ -26,8 +26,9 @@ from pinn.simulator.workloads.workload import Workload
 
 #: Share of the load's duration after which batches are full, so that throughput can be measured.
 _WARM_SHARE = 0.2
-#: Time by which the last answers of a server that keeps up may be later than with the latencies of
-#: the first requests, as a share of the load's duration.
+#: Time that the last answers may be late if a server still counts as keeping up with its load, as a
+#: share of the load's duration. They are late if they arrive after the last request by more than
+#: the longest E2E latency of the first requests.
 _DRAIN_SHARE = 0.05
 
 

@@ -37,7 +37,7 @@ class NetworkSettings:
     """Size and bounds of the network.
 
     With half of the parameters, the TPOT error on held-out deployments is 0.1 percentage points
-    higher; with half of beta's bound, the error rises equally (LOG.md).
+    higher; with half of ``beta_bound``, it is higher by the same amount (LOG.md).
 
     Attributes:
         hidden: Number of units per hidden layer.
@@ -162,7 +162,7 @@ def corrections(
 
 
 def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
-    """Return d log(beta) / d log(rate), ``[n, step features, rates]``, within its bounds.
+    """Return elasticities, d log(beta) / d log(rate), in bounds: ``[n, step features, rates]``.
 
     Before training, the weights of the head are 0. The elasticity is then 0, or nearly 0 if 0 is an
     end of its range.

@@ -39,8 +39,9 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 #: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
 #: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of groups of items in a step from whose time, minus that of the first item, the time of
-#: each further group is computed. The items of a group are encoded at the same time.
+#: Number of groups of items in an example step. The time of each further group is the time of this
+#: step minus that of a step with one item, divided by the number of further groups. The items of a
+#: group are encoded at the same time.
 _MANY = 8
 #: Step features whose overheads are not part of an encoder's work: encoders are not scheduled, and
 #: launches are timed separately, because they overlap the GPU's work.

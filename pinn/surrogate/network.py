@@ -16,13 +16,14 @@ from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Bounds on each beta's elasticity with each rate of the GPU, which keep step times monotone.
+# Bounds on elasticities: relative changes of step time coefficients (betas) per relative change of
+# a GPU's memory bandwidth, peak FLOP/s or link bandwidth, d log(beta) / d log(rate).
 #
-# A feature that shrinks as 1 / bandwidth may have a beta that grows with bandwidth, at most
-# proportionally. Efficiency then falls on faster memory, but the time does not rise. Any other beta
-# may only shrink. This includes betas of arithmetic: each number format has its own peak, but the
-# network's input ``peak_compute`` is only the bf16 peak. The elasticity d log(beta) / d log(rate)
-# is within these bounds by construction.
+# Within these bounds, no step time grows with a rate; the network keeps to them by construction.
+# If a feature shrinks as 1 / bandwidth, its beta may grow with this bandwidth, at most
+# proportionally: efficiency then falls on faster memory, but the time does not rise. Any other beta
+# may only shrink. This includes betas of arithmetic: each number format has its own peak FLOP/s,
+# but the network's input ``peak_compute`` is only the bf16 peak.
 
 #: Resource of a step feature -> GPU rate to which the feature's time is inversely proportional, if
 #: its beta may grow with this rate.

@@ -34,9 +34,9 @@ from pinn.training.trainer import TrainerFactory, last_state
 def run_parts(
     kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
 ) -> Float[np.ndarray, "runs operators features"]:
-    """Return betas that explain each operator's time for each run's deployment.
+    """Return betas (step time coefficients) that explain operators' times, for each run.
 
-    The betas of equal deployments are fitted once. The shape is ``[runs, operators, features]``.
+    Betas of equal deployments are fitted only once. The shape is ``[runs, operators, features]``.
     """
     deployments = list(dict.fromkeys(run.deployment for run in runs))
     if not deployments:

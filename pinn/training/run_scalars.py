@@ -1,6 +1,7 @@
 """Calibration factors and alpha, fitted to measured deployments and serving runs.
 
-Calibration factors (``pinn.training.teacher``) and alpha are shared by all models and fitted to
+Calibration factors turn kernel times into step times (``pinn.training.teacher``). Alpha are the
+coefficients of a request's time outside the steps. Both are shared by all models and fitted to
 measured deployments and serving runs together. A measured model also has per-model effects: one
 factor for each operator, and one for all overheads together. An engine path that only one model
 uses then does not distort the shared factors. Unseen models use the shared factors alone.
@@ -335,7 +336,14 @@ def _unpack(logs: Logs, models: Sequence[str]) -> RunFit:
 def run_latencies(
     fit: RunFit, runs: Sequence[MeasuredRun], parts: Float[np.ndarray, "runs operators features"]
 ) -> list[LinearLatency]:
-    """Return the coefficients of each run's deployment, with a fit's factors, effects and alpha."""
+    """Return the latency model of each run's deployment, with coefficients from a fit.
+
+    Args:
+        fit: Calibration factors, per-model effects and alpha.
+        runs: Measured serving runs.
+        parts: Betas that explain each operator's time for each run's deployment. Factors and
+            effects turn them into the betas of the deployment's steps.
+    """
     return [
         LinearLatency(d := run.deployment, fit.of_model(d.model.name).betas(of_run), fit.alpha)
         for run, of_run in zip(runs, parts, strict=True)

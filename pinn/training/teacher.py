@@ -149,8 +149,8 @@ def _of_feature(explains: tuple[str, ...], part: str = "") -> int:
     return found[0] if found else len(PART_GROUPS) - (2 if part == "launching" else 1)
 
 
-#: Matrices of group membership: 1 if a row, a step feature or an operator, belongs to the group of
-#: a column.
+#: Matrices of group membership: 1 if the step feature (first matrix) or operator (second matrix) of
+#: a row belongs to the group of a column.
 FEATURE_GROUPS: Float[np.ndarray, "features groups"] = np.eye(len(PART_GROUPS))[
     [_of_feature(feature.explains, feature.part) for feature in STEP_FEATURES.values()]
 ]

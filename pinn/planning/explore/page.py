@@ -51,7 +51,7 @@ class ExplorePage:
         servers: Servers that start.
         left_out: Combinations that do not start, each with its reason.
         grids: Simulations of each server that starts.
-        source: Sentence on whether the network or a file has the latency coefficients.
+        source: Sentence that names the source of the latency coefficients: the network or a file.
         checkpoint: Checkpoint that the user gave, which the printed command names; None for the
             shipped one.
     """

@@ -39,7 +39,7 @@ GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
 def left_out_column(split: str) -> str | None:
-    """Return the column whose values a split holds out, of training and calibration; or None.
+    """Return the column whose values a split holds out from training and calibration; or None.
 
     >>> left_out_column("leave-one-gpu-and-its-kernels-out")
     'gpu'

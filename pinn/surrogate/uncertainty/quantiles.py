@@ -15,10 +15,11 @@ from jaxtyping import Float
 # in load and share their error. Each group therefore counts once, with any number of rows and
 # splits.
 #
-# A few groups guarantee little: split conformal prediction covers a new exchangeable group with 90
-# % only from nine groups on (``ceil(0.9 (n + 1)) <= n``). A dozen pairs of model and GPU are not
-# exchangeable, since they share a few models. Thus 90 % is an average over groups like these, and
-# not guaranteed for each of them: half of the rows of an unseen model can be outside.
+# A few groups guarantee little: split conformal prediction covers a new exchangeable group with a
+# probability of 90 % only if the number of groups n is at least nine (``ceil(0.9 (n + 1)) <= n``).
+# A dozen pairs of model and GPU are not exchangeable, since they share a few models. Thus 90 % is
+# an average over groups like these, and not guaranteed for each of them: half of the rows of an
+# unseen model can be outside.
 
 #: Share of measurements that intervals should cover.
 LEVEL = 0.9
@@ -80,12 +81,15 @@ class ErrorLaw:
         return (times <= 1).mean(axis=-1)
 
     def held(self, holds: Callable[[float], bool]) -> float:
-        """Return the probability of meeting limits that only a simulation can check, by bisection.
+        """Return the probability of meeting limits that a function, such as a simulation, checks.
+
+        The probability is the share of ``errors`` at which the limits are met. It is found by
+        bisection over the sorted errors.
 
         Args:
-            holds: Function of an error in half-widths that returns whether the limits are met if
-                all times are changed by this error. If limits are met, they must also be met with
-                shorter times.
+            holds: Function of a prediction error, in half-widths of the interval. It returns
+                whether the limits are met if all predicted times change by this error. Limits that
+                are met at one error must also be met at every smaller one, whose times are shorter.
 
         >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).held(lambda error: error < 1.5)
         0.75

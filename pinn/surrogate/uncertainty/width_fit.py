@@ -4,9 +4,9 @@ The half-widths of ``interval_fit`` are constants: quantiles of errors on vLLM, 
 whether the GPU has serving data. Held-out groups of other engines, GPUs and sizes show how errors
 depend on traits of a deployment, such as its engine. The logs of absolute errors, divided by the
 constant, are regressed on the traits, with an intercept per metric (ridge). Then one factor per
-metric makes the intervals cover their level of all groups (split conformal prediction: Lei et al.
-(2018), "Distribution-free predictive inference for regression", section 5.2, with errors in units
-of the half-width).
+metric scales all half-widths, so that the intervals cover the requested share of the measurements
+of all groups (split conformal prediction: Lei et al. (2018), "Distribution-free predictive
+inference for regression", section 5.2, with errors in units of the half-width).
 """
 
 import numpy as np

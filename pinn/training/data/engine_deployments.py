@@ -38,20 +38,24 @@ def several_nodes(rows: pd.DataFrame) -> pd.Series:
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows whose matching launch scripts all use speculation, and their copies."""
+    """Return a mask of rows whose matching launch scripts all use speculation, and of copies.
+
+    A copy of such a row is another row of the same measurement.
+    """
     point = silicon.with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
     return told | point.isin(set(point[told]))
 
 
 def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of DeepSeek fp8 rows on B200 of 2026-03-25 that may have run MTP.
+    """Return a mask of DeepSeek rows on B200 that may have run multi-token prediction (MTP).
 
-    These rows are of SGLang with TP 8 and without EP, except configuration 87. Launch scripts with
-    and without MTP fit them. Loads of up to 64 requests were run twice that day on one image. In
-    each of 11 pairs, one run has 0.67 to 0.91 of the other's TPOT and 1.0 to 2.1 times its TTFT, as
-    MTP would cause. According to the database dump, configuration 87 runs without MTP. Rows whose
-    TPOT differs from configuration 87's belong to the configuration that may run MTP.
+    The rows are fp8 rows of 2026-03-25 on SGLang with TP 8 and without EP, except those of
+    configuration 87. Launch scripts with and without MTP fit them. Loads of up to 64 requests were
+    run twice that day on one image. In each of 11 pairs, one run has 0.67 to 0.91 of the other's
+    TPOT and 1.0 to 2.1 times its TTFT, as MTP would cause. According to the database dump,
+    configuration 87 runs without MTP. Rows whose TPOT differs from configuration 87's belong to the
+    configuration that may run MTP.
     """
     suspect = (
         (rows["engine"] == SGLANG)
