@@ -53,14 +53,14 @@ MOST_DATASHEET = 1e21
 MOST_FLAG = 10**15
 #: Maximum number of data-parallel replicas; a simulation keeps the state of each replica.
 MOST_REPLICAS = 4096
-#: Maximum number of parts of a batch such as '1 prefill 512 @ 0 + 64 decode @ 1k', of requests of
-#: the batch, and of tokens of a request.
+#: Limits of a batch such as '1 prefill 512 @ 0 + 64 decode @ 1k': number of its parts, number of
+#: its requests, and tokens of each request.
 MOST_BATCH_PARTS = 1000
 MOST_BATCH_REQUESTS = 10**6
 MOST_BATCH_TOKENS = 10**9
 #: Maximum number of configurations of one list or grid, which need about 5 s and 300 MB.
 MOST_CONFIGURATIONS = 100_000
-#: Maximum number of requests of a workload, of prompt or output tokens of a request, and of output
+#: Limits of a workload: number of its requests, prompt or output tokens of each request, and output
 #: tokens of all requests.
 MOST_REQUESTS = 10**6
 MOST_REQUEST_TOKENS = 10**8

@@ -9,7 +9,7 @@ from pinn.errors import warn_user
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Outdated name -> current name, of commands, of options and of environment variables.
+#: Outdated name -> current name: of commands, then of options, then of environment variables.
 COMMANDS: Mapping[str, str] = {"account": "breakdown"}
 OPTIONS: Mapping[str, str] = {"--judges": "--held-out-runs"}
 VARIABLES: Mapping[str, str] = {"PINN_JUDGE_RUNS": "PINN_HELD_OUT_RUNS"}

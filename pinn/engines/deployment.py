@@ -203,7 +203,7 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 
 
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the configuration; bidirectional models lose chunked prefill and prefix caching.
+    """Return the configuration; without chunked prefill and prefix cache for bidirectional models.
 
     Tokens of these models attend to later ones, so no part of a prompt can be computed separately.
     Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
@@ -225,7 +225,7 @@ def _with_page_sizes(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
 
 
 def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
-    """Return the tokens per block of full and of windowed attention, relative to the smaller one.
+    """Return the tokens per block of full and of windowed attention, divided by the smaller number.
 
     All blocks have the same number of bytes. If the ratio of bytes per token is a whole number,
     layers with fewer bytes per token keep more tokens per block; otherwise the block is padded

@@ -102,7 +102,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """Return a sentence for each list of flags and variables (by effect) that is not empty."""
+        """Return one line per effect, which lists the flags and variables with this effect."""
         titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]

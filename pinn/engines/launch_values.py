@@ -252,7 +252,10 @@ def _all_to_all(value: Any, _: str = "") -> Read:
 
 
 def _balance(value: Any, _: str = "") -> Read:
-    """Return the effect of TensorRT-LLM's attention DP balance; prompts wait 50 steps, if unset."""
+    """Return the effect of TensorRT-LLM's flag that balances attention data parallelism.
+
+    If the flag is true, without a number of steps, prompts wait 50 steps for further prompts.
+    """
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
         return Read({"attention_dp_timeout_iters": 50} if on else {}, "" if on else "no balance")

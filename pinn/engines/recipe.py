@@ -306,8 +306,8 @@ class SchedulerRules:
             free blocks, instead of after them.
         cuts_lone_prompts: Whether the chunk limit also applies if there is only one request.
         awaits_preempted: Whether a preempted request restarts only after its batches in flight end.
-        group_padding: Maximum ratio of the layer counts of two attention types up to which all KV
-            cache groups have as many layers as the more frequent type.
+        group_padding: Ratio of the layers of the more frequent attention type to those of the rarer
+            type, below which a KV cache group has as many layers as the more frequent type.
         windows_in_flight: Whether KV cache memory for a sliding window is extended by the tokens of
             all batches in flight, instead of those of one batch.
         mixed_pages: Whether a KV cache block can contain pages (one layer's bytes) of several
@@ -556,8 +556,8 @@ OWN_KERNEL_BYTES = 2.0**23
 #: First vLLM release in which steps with more prompt tokens than CUDA graphs cover are launched as
 #: fast as compiled modules.
 _FAST_LAUNCHES = (0, 19)
-#: Origin of the slower launches before ``_FAST_LAUNCHES``. They are inferred from measured TTFT,
-#: not from the engine's source.
+#: Origin, as text, of the setting ``compiled`` in releases before ``_FAST_LAUNCHES``, which launch
+#: more slowly. That was inferred from measured TTFT, not read in the engine's source.
 _SLOW_LAUNCHES = (
     "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
     "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation. Inductor's runtime "

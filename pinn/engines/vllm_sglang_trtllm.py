@@ -118,7 +118,10 @@ def _settle_overlap(found: RecipeFields) -> None:
 
 
 def _settle_fusion(found: RecipeFields) -> None:
-    """Set the fusion of all-reduce and norm; in some releases only for one replica and stage."""
+    """Set whether all-reduces are fused with norms.
+
+    Some releases do not fuse them with data parallelism or with pipeline stages.
+    """
     is_given = found.origins["fused_all_reduce"].kind == recipe.FLAG
     if is_given or not found.values["fused_all_reduce"]:
         return

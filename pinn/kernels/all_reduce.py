@@ -49,7 +49,11 @@ _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 
 
 def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return seconds at sizes ``at``: log-log linear, constant below and proportional above."""
+    """Return the seconds at sizes ``at`` from a curve of measured ``seconds`` at sizes ``bytes_``.
+
+    Between measured sizes, times are interpolated linearly in the logarithms. Below them the time
+    is constant, and above them it is proportional to the size.
+    """
     inside = np.clip(at, bytes_[0], bytes_[-1])
     log_time = np.interp(np.log(inside), np.log(bytes_), np.log(seconds))
     slope = seconds[-1] / bytes_[-1]

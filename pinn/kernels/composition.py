@@ -138,10 +138,10 @@ def without_quantization(
 #: the selection. Two small kernels of about 2 us each are assumed.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
-#: Seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm:
-#: three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us
-#: each, an assumption. The 3 us that every layer with all-reduces takes anyway (``parallel_layer``)
-#: are subtracted.
+#: Seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm.
+#: Three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us
+#: each are assumed. From their time, 3 us are subtracted, because the feature ``parallel_layer``
+#: already adds 3 us to every layer with all-reduces.
 NORM_SECONDS = 3e-6
 
 
@@ -264,7 +264,10 @@ def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield prefill attention calls; p tokens after s cached ones are sqrt(p^2 + 2 p s) tokens."""
+    """Yield prefill attention calls, with each chunk as a prompt without cached tokens.
+
+    A chunk of p tokens after s cached ones counts as a prompt of sqrt(p^2 + 2 p s) tokens.
+    """
     new, cached = batches.prefill_tokens, batches.prefill_cached
     return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
 
@@ -369,8 +372,8 @@ def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
 #
 # Kernels that were measured have the times of their fits. Lightning Attention and Mamba-1 were not
 # measured, and other kernels may be held out. Their time follows from their bytes, their FLOP and
-# the GPU's memory bandwidth and peak FLOP/s. The coefficients (beta) of the attention features,
-# which are fitted to steps, correct for the difference.
+# the GPU's memory bandwidth and peak FLOP/s. The coefficients of the attention features, which are
+# fitted to measured steps, correct for the difference.
 
 #: Values of the speculative decoding flags that disable it.
 _NO_DRAFTS: dict[str, Any] = {
@@ -469,7 +472,10 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
 
 
 def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: Seconds) -> Calls:
-    """Yield one call per kernel type; the first call also has the layer's roofline seconds."""
+    """Yield one call per kernel type, with roofline seconds as the last size.
+
+    The first call has the roofline seconds of the whole layer; all other calls have 0.
+    """
     for operator in operators:
         yield Call(operator, group.count, (*sizes, seconds))
         seconds = 0.0 * seconds
@@ -488,7 +494,10 @@ def _datasheet_seconds(
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the calls that mix residual streams; the bytes moved are counted with small kernels."""
+    """Yield the calls that mix residual streams, with 0 roofline seconds as the last size.
+
+    The bytes that they move are counted with the small kernels of a step.
+    """
     model = deployment.model
     for name in ("streams before", "streams after") if model.streams else ():
         yield Call(name, model.layers, (batches.tokens, model.hidden_size, 0.0))

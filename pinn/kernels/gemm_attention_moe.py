@@ -55,11 +55,17 @@ class Gemm(Operator):
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs, with these columns in order.
 
-        Logs of roofline, weight, activation, compute and tile-padded compute time, and of sum and
-        maximum of times; logs of m, n, k, products and waves; per tile height 64, 128, 256: log of
-        waves, and rounding up to whole waves and rows; ratio of weights to L2 cache; narrowness in
-        n and k; flag of one row; fewness of rows; ratio of compute to memory time; 8-bit and 4-bit
-        flags; ratio of FLOP/s to bf16's; columns of the GPU.
+        - logs of times: roofline, reading weights, moving activations, computing, computing padded
+          tiles, the sum of the times, and the maximum of reading and computing
+        - logs of m, n, k, m k and m n
+        - logs of the waves of 64 x 64 and of 128 x 128 tiles
+        - for tiles of 64, 128 and 256 rows: log of the waves, and logs of the factors by which
+          rounding up to whole waves and to whole tiles increases work
+        - log of the ratio of the weights' bytes to the L2 cache
+        - n / 128 and k / 256, up to 1; flag of a single row; m / 16, up to 1
+        - log of the ratio of computing to reading time
+        - flags of 8-bit and 4-bit math; log of the ratio of the FLOP/s to bf16's
+        - columns of the GPU
         """
         m, n, k = sizes["m"], sizes["n"], sizes["k"]
         read, activations, compute = self.times(hw, sizes)
@@ -103,7 +109,10 @@ _PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]
 
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
-    """Return network inputs of the heads: numbers and width; flags of width, format and window."""
+    """Return the network's inputs for the heads: logs of their numbers and width, and flags.
+
+    The flags mark heads wider than 128, number formats below 1.5 bytes, and windows.
+    """
     heads, kv_heads, width = sizes["heads"], sizes["kv_heads"], sizes["head_dim"]
     flags = width > 128, hw.element_bytes < 1.5, sizes["window"] > 0
     logs = map(np.log, (heads, kv_heads, heads / kv_heads, width))
@@ -147,10 +156,13 @@ class DecodeAttention(_Attention):
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs, with these columns in order.
 
-        Log of the roofline; logs of read and compute time, levelling off below short and long
-        launches; logs of sequences and visible context; blocks per SM, without and with the context
-        split in 256 tokens; ratios of compute to memory time, read bytes to L2 cache, and context
-        to window; columns of the heads and of the GPU.
+        - log of the roofline
+        - logs of read time and compute time, each levelling off below several launch times
+        - logs of sequences, of visible keys, and of thread blocks (one per KV head) per SM
+        - log of the factor by which rounding up to whole waves of blocks increases work
+        - logs of query heads per SM, and of waves of blocks of at most 256 keys
+        - logs of ratios: compute to read time, read bytes to L2 cache, context to visible keys
+        - columns of the heads and of the GPU
         """
         read, _, compute = self.times(hw, sizes)
         keys = work.window_keys(sizes["context_tokens"], sizes["window"])
@@ -187,10 +199,13 @@ class PrefillAttention(_Attention):
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs, with these columns in order.
 
-        Log of the roofline; logs of compute and memory time, levelling off below short and long
-        launches; logs of sequences, tokens and their product; tiles of 128 queries per SM, and
-        rounding up to whole waves and tiles; ratio of prompt to window; the window in tiles;
-        columns of the heads and of the GPU.
+        - log of the roofline
+        - logs of compute time and memory time, each levelling off below several launch times
+        - logs of sequences, of tokens per sequence, and of their product
+        - logs of tiles of 128 queries per SM, and of whole waves of these tiles
+        - logs of the factors by which rounding up to whole waves and to whole tiles increases work
+        - logs of the ratio of the prompt to its visible keys, and of the visible keys in tiles
+        - columns of the heads and of the GPU
         """
         read, activations, compute = self.times(hw, sizes)
         tokens = sizes["tokens"]
@@ -296,7 +311,10 @@ class Moe(Operator):
         return np.where(np.isin(sizes["family"], (0, 3, 4)), hw.bf16_rate, hw.floor_rate)
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return a launch of 8 us plus the longer of reading the used experts and multiplying."""
+        """Return the roofline in seconds.
+
+        It is the longer of reading the used experts and multiplying, plus a launch of 8 us.
+        """
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute) + self.launch_seconds
 
@@ -310,11 +328,20 @@ class Moe(Operator):
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs: only ratios, so that unseen sizes stay in the trained range.
 
-        The columns are, in this order: weight, compute, tile-padded compute and activation time
-        over the launch; ratio of compute to memory time; log of (token, expert) pairs per used
-        expert, and rounding up to tiles of 16, 64, 128; share of experts used; waves of tiles per
-        SM in both matrices; ratio of activation time to the roofline; sizes of an expert's shard
-        and of expert parallelism; flags of no gate and of each family; columns of the GPU.
+        The columns are, in this order:
+
+        - logs of the times of reading weights, of computing, of computing padded tiles and of
+          moving activations, which level off below the launch time
+        - log of the ratio of compute time to read time
+        - log of the (token, expert) pairs per used expert, and logs of the factors by which
+          rounding up to tiles of 16, 64 and 128 pairs increases work
+        - log of the share of experts that are used
+        - logs of tiles per SM in the up and in the down projection
+        - log of the ratio of activation time to the roofline
+        - logs of an expert's width on one GPU, of the hidden size, of the expert-parallel size,
+          and of the experts per rank
+        - flag of experts without a gate, and a flag for each kernel family
+        - columns of the GPU
         """
         read, activations, compute = self.times(hw, sizes)
         base = self.roofline(hw, sizes)

@@ -51,7 +51,13 @@ def _terms(gpu: GpuSpec, kv_bytes: Numbers, *sizes: Numbers) -> np.ndarray:
 
 @dataclass(frozen=True)
 class LatentCore:
-    """Fitted weights of MLA's decode attention by (GPU, cache format); GPU ``*`` pools all GPUs."""
+    """Fitted weights of the terms of MLA's decode attention time.
+
+    The terms are read time, compute time, the maximum of the two, and a start-up time.
+
+    Attributes:
+        weights: Weights by (GPU, cache format); GPU ``*`` pools all GPUs.
+    """
 
     weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
@@ -121,10 +127,10 @@ def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Tim
 
 @dataclass(frozen=True)
 class LatentPrefill:
-    """Fitted weights of MLA's prefill attention by GPU; keys and values always have 16 bits.
+    """Fitted weights of the terms of MLA's prefill attention time, with 16-bit keys and values.
 
     Attributes:
-        weights: Weights of moving the operands and of the roofline, by key ``(chip,)``. Chip ``*``
+        weights: Weights of the operands' time and the roofline time, by key ``(chip,)``. Chip ``*``
             pools all GPUs. The weight of moving operands is the same for all GPUs: the minimum of
             all tables. Fitted weights are 1 to 7. Weights are larger for tables whose modules pass
             over the hidden state more often: rotations and norms ran unfused there, which is not
@@ -183,9 +189,10 @@ class LatentPrefill:
 
 
 def _module_terms(rows: pd.DataFrame, gpu: GpuSpec) -> Float[np.ndarray, "rows 4"]:
-    """Return seconds of a launch (10 us), of moving hidden states and operands, and the roofline.
+    """Return the four terms of each measured MLA module's time, in seconds.
 
-    The last three are times at the GPU's memory bandwidth and peak FLOP/s.
+    The terms are a launch (10 us), moving the hidden states, moving the operands, and the
+    attention's roofline. The last three are times at the GPU's memory bandwidth and peak FLOP/s.
     """
     sequences, tokens, heads = (
         rows[name].to_numpy(dtype=np.float64) for name in ("sequences", "tokens", "heads")

@@ -53,14 +53,20 @@ _STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 
 def recurrence(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of decodes' fp32 recurrent states: bytes in and beyond L2 cache, waves."""
+    """Return the terms of the time to update fp32 recurrent states in decodes, in seconds.
+
+    There are terms for all bytes, for bytes beyond the L2 cache, and for waves of thread blocks.
+    """
     heads = c["batch_size"] * c["num_v_heads"]
     moved = heads * c["head_k_dim"] * c["head_v_dim"] * 8.0
     return [*_beyond_cache(moved, gpu), *_waves(heads, gpu)]
 
 
 def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of a convolution: inputs and outputs, states, blocks, requests, tokens."""
+    """Return the terms of a recurrent layer's convolution time, in seconds.
+
+    There are terms for inputs and outputs, cached states, thread blocks, requests and tokens.
+    """
     channels = 2 * c["num_k_heads"] * c["head_k_dim"] + c["num_v_heads"] * c["head_v_dim"]
     moved = 2 * ACTIVATION_BYTES * c["batch_size"] * c["seq_len"] * channels
     tails = c["batch_size"] * channels * 3 * 2 * ACTIVATION_BYTES
@@ -78,7 +84,10 @@ def convolution(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of the gated delta net's scan: FLOP, keys and values, states, chunks."""
+    """Return the terms of the gated delta net's scan time, in seconds.
+
+    There are terms for FLOP, keys and values, states, chunks, and waves of thread blocks.
+    """
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], CHUNK_TOKENS[GATED_DELTA]
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     rows, chunks = c["batch_size"] * heads, np.ceil(c["seq_len"] / chunk)
@@ -98,19 +107,20 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of Mamba-2's state update in decodes: states in their format and in fp32.
+    """Return the terms of the time of Mamba-2's state update in decodes, in seconds.
 
-    Both terms are needed, because vLLM's kernel is hardly faster with states of two bytes per
-    element.
+    The terms are for moving the states in their own format, and for moving them in fp32. Both are
+    needed, because vLLM's kernel is hardly faster with states of two bytes per element.
     """
     elements = c["batch_size"] * c["num_v_heads"] * c["head_k_dim"] * c["head_v_dim"]
     return [elements * 2 * c["state"] / gpu["bandwidth"], elements * 8.0 / gpu["bandwidth"]]
 
 
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of Mamba-2's chunked scan: FLOP, inputs, states, and chunks in sequence.
+    """Return the terms of the time of Mamba-2's chunked scan, in seconds.
 
-    Each chunk's state is written and read in fp32, then written and read in the engine's format.
+    There are terms for FLOP, inputs and outputs, states, and chunks in sequence. Each chunk's state
+    is written and read in fp32, then written and read in the engine's format.
     """
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
     k, v, chunk = c["head_k_dim"], c["head_v_dim"], c["chunk_size"]
@@ -129,7 +139,10 @@ def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of scoring keys in fp8: FLOP, bytes of keys and of scores, tiles."""
+    """Return the terms of the time in which an indexer scores keys in fp8, in seconds.
+
+    There are terms for FLOP, bytes of keys, bytes of scores, queries, and waves of tiles.
+    """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     pairs, square = queries * length, queries * (c["step"] + c["isl"])
     keys = c["batch_size"] * (c["step"] + c["isl"]) * _INDEXER.key_bytes
@@ -152,7 +165,9 @@ def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of selecting the top-k keys: scores read, indices written, query blocks.
+    """Return the terms of the time in which an indexer selects the top-k keys, in seconds.
+
+    There are terms for scores read, indices written, and thread blocks (one per query).
 
     Two thread blocks share an SM. Scores that exceed the L2 cache, and rows of more than 16,384
     scores, take longer.
@@ -181,7 +196,10 @@ def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of attention to selected keys: FLOP, bytes of keys and queries, waves."""
+    """Return the terms of the time of attention to selected keys, in seconds.
+
+    There are terms for FLOP, bytes of keys, bytes of queries, and waves of thread blocks.
+    """
     queries = c["batch_size"] * c["isl"]
     pairs = c["batch_size"] * (_reached(c, c["step"] + c["isl"]) - _reached(c, c["step"]))
     flop_per_pair = 2.0 * c["heads"] * _PAIR_WIDTH
@@ -196,7 +214,9 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of DeepSeek-V4's attention without projections: FLOP, keys, launches.
+    """Return the terms of the time of DeepSeek-V4's attention without projections, in seconds.
+
+    There are terms for FLOP, for bytes of keys, and for launches.
 
     Some launches are constant: for 64 heads, for a context beyond the window, and for prompts.
     Other launches grow with the scores of an indexer (with a separate term between its top-k and
@@ -216,19 +236,22 @@ def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def streams(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return time terms of mixing residual streams: bytes in and beyond the L2 cache, waves."""
+    """Return the terms of the time to mix residual streams, in seconds.
+
+    There are terms for all bytes, for bytes beyond the L2 cache, and for waves of thread blocks.
+    """
     moved = c["batch_size"] * c["hidden_size"] * _STREAMS * _BOTH_BYTES
     return [*_beyond_cache(moved, gpu), *_waves(c["batch_size"], gpu)]
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return the seconds to move all bytes, those beyond the L2 cache, and beyond four times it."""
+    """Return the seconds to move all bytes, and those beyond one and beyond four L2 cache sizes."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
 
 def _waves(blocks: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return two time terms: thread blocks per SM, and the same rounded up to whole waves."""
+    """Return two terms in seconds: for thread blocks per SM, and for whole waves of blocks."""
     per_sm = blocks / gpu["sms"]
     return [per_sm * LAUNCH_SECONDS, np.ceil(per_sm) * LAUNCH_SECONDS]
 

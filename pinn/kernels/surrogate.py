@@ -1,4 +1,4 @@
-"""Surrogate of one kernel type: a corrected roofline; and linear roofline fits of experts."""
+"""Surrogate of a kernel type: a roofline with a correction network; and linear fits of experts."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class CompressedLayout:
 
     @property
     def window_share(self) -> int:
-        """Return blocks of all groups without compressed keys per block of compressed keys."""
+        """Return the other groups' blocks that cover the tokens of one block of compressed keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:

@@ -44,9 +44,9 @@ _KEYS = {
 _LMCACHE = {
     "lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 5.0, "lmcache.chunk_size": 256,
 }  # fmt: skip
-#: First vLLM releases with the OffloadingConnector; with contiguous layers of a block; that also
-#: store chunks whose last token is unknown; and with transfer jobs (vllm/v1/kv_offload and
-#: offloading/scheduler.py).
+#: First vLLM releases in which, in this order, the OffloadingConnector exists; the layers of a
+#: block are contiguous; chunks whose last token is unknown are stored, too; and transfers are jobs
+#: (vllm/v1/kv_offload and offloading/scheduler.py).
 _FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
 #: First vLLM release that stores only prompts by default (kv_offload/base.py: OffloadingSpec), and
 #: in which LMCache is a separate server.

@@ -95,8 +95,9 @@ class StartUp:
 
         The keys of the object are:
 
-        - ``starts``: the verdict. ``remedies``: flags that make the engine start. ``reason``: why
-          the engine does not start.
+        - ``starts``: the value of :attr:`verdict`.
+        - ``remedies``: flags that make the engine start.
+        - ``reason``: why the engine does not start.
         - ``fits``: whether the engine starts with the predicted memory.
         - ``kv_tokens``: tokens of the KV cache, with the bounds ``kv_tokens_ends``.
         - ``longest_requests``: number of requests of max_model_len that fit at once.

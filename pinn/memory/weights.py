@@ -49,7 +49,11 @@ def draft_weight_bytes(deployment: Deployment) -> float:
 
 
 def _sizes(deployment: Deployment) -> tuple[int, int, int, int]:
-    """Return numbers of GPUs that split layers, all experts and one expert; then padding width."""
+    """Return ``tp``, ``spread``, ``cut`` and ``multiple`` of :func:`_model_weight_bytes`.
+
+    They are the GPUs that share an attention layer, that share the whole experts, and that split
+    one expert, and the number to a multiple of which an mxfp4 expert's slice is padded.
+    """
     recipe = deployment.recipe
     of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
     return (recipe.tensor_parallel_size, *of_experts, _width_multiple(deployment))

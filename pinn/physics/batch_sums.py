@@ -238,8 +238,8 @@ def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
 # Batches of training steps: decodes, prefills and mixtures of the two, over the range of served
 # loads.
 
-#: Bounds of the batches that the step's coefficients (beta) are fitted to: maximum cached tokens of
-#: a batch, decodes of a batch, and context of a decode in tokens. They are assumptions about served
+#: Upper bounds of the batches to which the coefficients of step time are fitted: cached tokens of a
+#: batch, decodes of a batch, and context of a decode in tokens. They are assumptions about served
 #: loads; large servers cache a few million tokens.
 MAX_CACHED_TOKENS = 2_000_000
 MAX_DECODES = 512

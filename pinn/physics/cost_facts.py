@@ -309,11 +309,11 @@ _MASK = (4 + 1) + (4 + 1 + 4)
 #: Bytes per logit of ``apply_top_k_only``: ``topk`` reads all fp32 logits once for each 8 bits of
 #: their sort key, and once more to gather the largest; then a mask.
 _COUNT = 5 * 4 + _MASK
-#: Bytes per logit of a radix sort of fp32 keys with (row, index) pairs of 8 bytes: numbering, a
-#: histogram, four passes over keys and pairs, a histogram and one pass over the pairs by row, then
-#: values and int64 indices (PyTorch, ``aten/src/ATen/native/cuda/SortStable.cu:
-#: segmented_sort_pairs_by_full_sort``, for fewer than 128 rows, with CUB's radix sort of 8 bits per
-#: pass).
+#: Bytes per logit of a radix sort of fp32 keys with (row, index) pairs of 8 bytes. The sort numbers
+#: the pairs, computes a histogram and makes four passes over keys and pairs. Another histogram and
+#: one pass sort the pairs by row. Then values and int64 indices are written. Source: PyTorch,
+#: ``aten/src/ATen/native/cuda/SortStable.cu: segmented_sort_pairs_by_full_sort``, for fewer than
+#: 128 rows, with CUB's radix sort of 8 bits per pass.
 _SORT = 8 + 4 + 4 * 2 * (4 + 8) + (8 + 2 * 8) + (8 + 4 + 4 + 8)
 #: Bytes per logit of ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy of the
 #: sorted logits that is scattered back to their places.

@@ -27,7 +27,7 @@ from pinn.units import GIB
 # Formulas of ``StepCosts`` that need more than a line, as functions of ``CostFacts``.
 
 #: Share of a tensor-parallel layer's communication latency that is outside its all-reduces: 3 us of
-#: the 10 us that the feature ``parallel_layer`` has as its prior.
+#: 10 us, which are the prior coefficient of the feature ``parallel_layer``.
 AROUND_ALL_REDUCE = 0.3
 
 

@@ -109,11 +109,12 @@ PIECES = 0.41
 #: least 1 + 1 / 8 of this size are launched layer by layer.
 RAMP = 8.0
 
-#: The host's work of a step and of each of its requests that asynchronous scheduling hides, in
-#: units of the work that the GPU waits for with it (prior betas of the features ``step``, 0.2 ms,
-#: and ``request``, 3 us). vLLM 0.12.0's own engine core, scheduler and model runner take 0.46 to
-#: 0.6 ms a step and 12 to 21 us a request on a server's CPU core, without the forward pass and
-#: sampling (``scripts/time_vllm_host.py``); 0.5 ms and 18 us are used.
+#: The host's work that asynchronous scheduling hides, for a step and for each of its requests. The
+#: units are the work that the GPU waits for even then: the prior coefficients of the features
+#: ``step`` (0.2 ms) and ``request`` (3 us). The hidden work was timed in vLLM 0.12.0's own engine
+#: core, scheduler and model runner, without the forward pass and sampling
+#: (``scripts/time_vllm_host.py``). They take 0.46 to 0.6 ms a step and 12 to 21 us a request on a
+#: server's CPU core; 0.5 ms and 18 us are used.
 HIDDEN_STEP, HIDDEN_REQUEST = 2.5, 6.0
 
 #: Maximum bytes of a message that vLLM's own all-reduce kernel sends (custom_all_reduce.py:
@@ -161,7 +162,7 @@ def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
 
 
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
-    """Return the all-reduce seconds of the part of messages up to ``message_bytes`` bytes."""
+    """Return the all-reduce seconds of the first ``message_bytes`` bytes of each message."""
     tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
     return costs.small_all_reduce_token_s * tokens
 

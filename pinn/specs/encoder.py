@@ -54,7 +54,7 @@ class ProjectorMatrix(NamedTuple):
 
 
 class Product(NamedTuple):
-    """An encoder's matrix outside attention, feed-forward layers and projector: a convolution's.
+    """A convolution of an encoder, before its layers or in them, as a matrix product.
 
     Attributes:
         rows: Number of input rows of the matrix, per position in the encoder's layers.

@@ -140,9 +140,9 @@ _CONSERVATIVE = {
     "pcie_bandwidth_bytes_per_s": 32 * GIGA,
     "has_nvlink": False,
 }
-#: Ratios by which values of an unknown GPU are estimated. FLOP/s divided by dense bf16 FLOP/s per
-#: SM is the number of SMs (A100: 312 T / 108). Bandwidth times L2 bytes per byte/s is the L2 size
-#: (A100-80GB: 40 MiB / 2.039 TB/s).
+#: Ratios by which values of an unknown GPU are estimated. The number of SMs is the dense bf16
+#: FLOP/s divided by the FLOP/s per SM of an A100 (312 T / 108). The L2 size is the bandwidth
+#: multiplied by the L2 bytes per byte/s of an A100-80GB (40 MiB / 2.039 TB/s).
 _FLOP_PER_S_AND_SM = 312 * TERA / 108
 _L2_SECONDS = 40 * 2**20 / 2.039e12
 

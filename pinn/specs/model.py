@@ -382,7 +382,10 @@ class LayerGroup:
 
     @property
     def halves(self) -> int:
-        """Return how many of both parts a layer has, each with its own norm and all-reduce."""
+        """Return the number of a layer's parts: attention or recurrence, and feed-forward part.
+
+        Each part has its own norm and all-reduce.
+        """
         return (self.attention is not None) + (self.ffn is not None)
 
     @property

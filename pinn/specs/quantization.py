@@ -46,7 +46,9 @@ class Quantization:
         return sum(targets.expressions for targets, _ in self.groups)
 
     def of_kind(self, kind: str, modules: list[Matrix], base: Precision) -> Precision:
-        """Return the format of most bytes of a weight type (such as experts), assumed for all.
+        """Return the format that most bytes of a weight type (such as experts) have.
+
+        All weights of the type are treated as if they had this format.
 
         Some checkpoints leave single layers in 16 bits (the first, dense ones), or all of latent
         attention except its output projection (DeepSeek-V3.1-NVFP4). If more than 10 % of the bytes

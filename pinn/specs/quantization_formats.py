@@ -92,7 +92,10 @@ def _quantized_modules(block: Block) -> list[str]:
 
 
 def _auto_round(block: Block) -> Named:
-    """Return AutoRound's formats; ``extra_config`` sets bits per matrix, 16 for 16-bit weights."""
+    """Return AutoRound's formats: those of matrices in ``extra_config``, then that of all others.
+
+    A matrix of 16 bits has the model's own format.
+    """
     kind, bits = str(block.values.get("data_type") or "int"), block.values.get("bits")
     found: Named = []
     for name, own in block.objects("extra_config").items():
@@ -182,7 +185,7 @@ def _compressed(block: Block) -> Named:
 
 
 def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
-    """Return an element format and its scale group as text, a part of keys of table ``schemes``."""
+    """Return the format of a weight's elements, and of groups with a common scale, as text."""
     kind, size = f"{tensor.get('type')}{tensor.get('num_bits')}", tensor.get("group_size")
     if kind == "float8" and strategy in ("block", "per_block"):
         return f"{kind} in blocks"
@@ -191,7 +194,7 @@ def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
 
 
 def _inputs(tensor: object) -> str:
-    """Return an activation format as text; without a statement, scales are static (in the file)."""
+    """Return an activation format as text; scales are static unless the config states otherwise."""
     if not tensor:
         return "16-bit"
     if not isinstance(tensor, Mapping):
@@ -226,7 +229,7 @@ def _quark_format(block: Block, key: str, config: Mapping[str, Any]) -> str:
 
 
 def _quark_tensor(config: object) -> dict[str, Any] | None:
-    """Return a Quark tensor's format in compressed-tensors' words; of several, the narrowest's."""
+    """Return a Quark tensor's format in compressed-tensors' words; of several, the narrowest."""
     listed = config if isinstance(config, list) else [config]
     known = quantization_words("quark_dtypes")
     found = []

@@ -117,7 +117,10 @@ def _grouped(
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
-    """Return output widths of query and key projection; 0 for keys that differ from values."""
+    """Return the output widths of the query projection and of the key projection.
+
+    If the projections of keys and values have different shapes, the key width is 0.
+    """
     if "qkv" in shapes:
         queries = shapes["o"].inputs
         return queries, (shapes["qkv"].outputs - queries) / 2
