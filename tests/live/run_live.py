@@ -74,7 +74,7 @@ SCORED = ("e2e_mean_s", "ttft_mean_s", "tpot_mean_s")
 #: pinn knows 16-bit keys and values: half the memory stands for the server's 32-bit ones. The CPU
 #: build never plans ahead (vllm 0.32.0 vllm/platforms/cpu.py: async_scheduling = False).
 ENGINE = EngineSpec(kv_cache_memory_bytes=KV_BYTES / 2)
-ENGINE_FLAGS = ["--kv-cache-memory-bytes", f"{KV_BYTES / 2:g}", "--no-async-scheduling"]
+ENGINE_FLAGS = ["--kv-cache-memory-bytes", f"{KV_BYTES / 2:g}"]
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def predict(
     seen = [str(files.pop(load.name)) for load in CALIBRATION]
     others = list(map(str, files.values()))
     server = ["--model", "model/config.json", "--gpu", "core.json", "--engine", "vllm",
-              "--engine-version", RELEASE, *FLAGS]  # fmt: skip
+              "--engine-version", RELEASE, *FLAGS, "--no-async-scheduling"]  # fmt: skip
     for left in ("before.json", "server.json"):
         (folder / left).unlink(missing_ok=True)
     _pinn(folder, "coefficients", *server, "--json", "before.json")

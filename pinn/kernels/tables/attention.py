@@ -93,7 +93,7 @@ _RULES: table.Rules = {
     **table.NO_TIME,
 }
 #: Kernel that vLLM selects by default for prompts, on Hopper and on Blackwell. TRT-LLM's ragged
-#: kernel runs only if queries are quantized (``use_prefill_query_quantization``, off by default).
+#: kernel runs only if queries are quantized (``use_prefill_query_quantization``, not by default).
 #: Rows of all other kernels are of prompts so short that vLLM computes them as decodes, over
 #: compressed keys.
 PROMPT_KERNEL = "FLASH_ATTN"
