@@ -185,10 +185,15 @@ def _configured(
     rows = _rows(configurations, how.coefficients)
     if release and not how.coefficients:
         rows = [_at_release(row, release) for row in rows]
-    kept, deployments, reasons = make_deployments(rows, how.skip_invalid)
+    kept, deployments, errors = make_deployments(rows, how.skip_invalid)
+    reasons = [str(error) for error in errors.values()]
+    if not kept:
+        why = f", first reason: {reasons[0]}" if reasons else ""
+        fault = f"all {len(reasons)} configurations were skipped{why}"
+        raise PinnError(f"{fault}: give a valid configuration")
     configured = from_checkpoint(find_checkpoint(how.checkpoint), kept, deployments)
     configured = with_coefficient_files(configured, how.coefficients or [])
-    return configured, skipped_lines(Counter(sorted(reasons.values())))
+    return configured, skipped_lines(Counter(sorted(reasons)))
 
 
 def _at_release(row: Values, release: str) -> Values:

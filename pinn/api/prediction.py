@@ -19,7 +19,7 @@ from pinn.engines.configurations import (
     typed_configurations,
 )
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
+from pinn.errors import PinnError, warn_user
 from pinn.memory.start_up import start_up
 from pinn.memory.startup_log import read_startup_log
 from pinn.specs.serving import ServingSpec
@@ -166,35 +166,47 @@ def predict_many(
             not set them.
 
     Returns:
-        Table with one row per configuration. The first columns are the keys of all rows.
-        Coefficients are in the columns ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in SI units.
-        For each batch, columns have the step time, its 90 % interval, the roofline lower bound and
-        marks (limits that the batch exceeds). The last columns state whether the model fits, the KV
-        tokens, the smallest tensor-parallel size, and the nearest measured deployment.
-        ``attrs["left_out"]`` has the reason for each row that ``skip_invalid`` skipped, by the
-        row's number, from 1.
+        Table with one row per configuration, in the given order and with the index of a given
+        DataFrame. The first columns are the keys of all rows as they were given, and own
+        identifiers: columns named ``id`` or ``..._id``. Coefficients are in the columns
+        ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in SI units. For each batch, columns have
+        the step time, its 90 % interval, the roofline lower bound, whether the batch fits into the
+        KV cache (``fits_kv_cache``) and marks (limits that the batch exceeds). Then follow
+        ``starts`` (whether the engine certainly starts), ``verdict`` (``starts``, ``may not
+        start``, ``does not start`` or ``invalid``), ``reason`` (null if the engine starts),
+        ``fits`` (whether it starts with the predicted memory), the KV tokens, the smallest
+        tensor-parallel size, and the nearest measured deployment. With ``skip_invalid``, a
+        configuration that the engine refuses or that cannot be predicted has a reason and no
+        predictions; a warning states their number.
 
     Raises:
-        PinnError: If a row has an unknown name or flag, or is contradictory.
+        PinnError: If a row has an unknown flag or a value of the wrong type; without
+            ``skip_invalid`` also if the engine refuses a row, or its model or GPU is unknown.
     """
+    import pandas as pd
+
     table, reasons = arrow_table(configurations, batch, given)
+    if reasons:
+        counted = f"{len(reasons):,} of {len(table):,} configurations are refused"
+        warn_user(f"{counted}: the column 'reason' has the reason of each, such as {reasons[0]}")
     found: pd.DataFrame = table.to_pandas()
-    found.attrs["left_out"] = reasons
+    if isinstance(configurations, pd.DataFrame):
+        found.index = configurations.index
     return found
 
 
 def arrow_table(
     configurations: AnyConfigurations, batch: str | Sequence[str], given: Mapping[str, object]
-) -> tuple[pa.Table, dict[int, str]]:
-    """Return the table of :func:`predict_many`, and a reason for each skipped row."""
+) -> tuple[pa.Table, list[str]]:
+    """Return the table of :func:`predict_many`, and the reason of each refused row."""
     from pinn.export.coefficient_table import many_table
 
     own = {"configurations": configurations, "batch": batch}
     asked, flags = read_request(ManyRequest, given, ServingSpec, **own)
     shared = canonical(flags | named(asked.model, asked.gpu))
-    rows = [shared | row for row in configuration_rows(configurations)]
-    listed = _texts(batch)
-    return many_table(rows, listed, asked.checkpoint, asked.skip_invalid)
+    spelled: dict[str, str] = {}
+    rows = [shared | row for row in configuration_rows(configurations, spelled)]
+    return many_table(rows, _texts(batch), asked.checkpoint, asked.skip_invalid, spelled)
 
 
 def _texts(batch: object) -> list[str]:
@@ -210,14 +222,19 @@ def _texts(batch: object) -> list[str]:
     return list(listed)
 
 
-def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
-    """Return a list of configurations, from any of the forms that :func:`predict_many` accepts."""
+def configuration_rows(
+    configurations: AnyConfigurations, spelled: dict[str, str] | None = None
+) -> list[Values]:
+    """Return a list of configurations, from any of the forms that :func:`predict_many` accepts.
+
+    ``spelled`` gets the spelling of each key, and allows the user's own identifiers.
+    """
     import pandas as pd
 
     if isinstance(configurations, str | Path):
-        return typed_configurations(configurations)
+        return typed_configurations(configurations, spelled)
     if isinstance(configurations, Mapping):
-        return expand_grid(configurations)
+        return expand_grid(configurations, spelled=spelled)
     records: Any = configurations
     if isinstance(configurations, pd.DataFrame):
         blank = configurations.isna()
@@ -230,4 +247,4 @@ def configuration_rows(configurations: AnyConfigurations) -> list[Values]:
             "configurations must be a mapping of lists or a list of mappings, got "
             f"{bad!r:.60}: {remedy}"
         )
-    return [canonical(row, f"row {number}: ") for number, row in enumerate(listed, 1)]
+    return [canonical(row, f"row {number}: ", spelled) for number, row in enumerate(listed, 1)]

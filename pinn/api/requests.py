@@ -94,7 +94,8 @@ class ManyRequest:
     """Defaults for values that configurations lack; engine flags are separate arguments.
 
     Attributes:
-        skip_invalid: Skip and count configurations whose settings contradict each other.
+        skip_invalid: Do not stop at configurations that the engine refuses or that are invalid;
+            their rows have a reason instead of predictions, and they are counted.
     """
 
     model: str | None = None

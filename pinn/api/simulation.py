@@ -277,7 +277,7 @@ def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | N
         "recipe": job.deployment.recipe.described(),
         **({"notices": [notice]} if notice else {}),
         **({} if encoder is None else {"encoder": encoder.to_json()}),
-        "workload": load.document | {"rate_per_s": rate_per_s, "seed": load.seed},
+        "workload": load.document | {"rate_per_s": rate_per_s, "seed": load.used_seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",
     }

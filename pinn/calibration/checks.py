@@ -11,6 +11,7 @@ import pandas as pd
 from pinn.calibration.calibrate import Intervals, read_intervals
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
+from pinn.engines.refusals import refusal_of
 from pinn.errors import PinnError
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.memory.kv_cache import kv_layout
@@ -58,6 +59,13 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         end = "" if text.endswith("?") else "."
         raise PinnError(f"{text}{end} If the flags are right, use --force")
     return findings
+
+
+def check_engine(deployment: Deployment) -> Iterator[str]:
+    """Yield a finding if the engine would refuse to start with the flags of a measured server."""
+    found = refusal_of(deployment)
+    if found is not None:
+        yield f"the engine would not start: {found.reason}: {found.remedy} ({found.source})"
 
 
 # Checks of flags against the size of the KV cache and the speed of the server.

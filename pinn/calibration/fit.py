@@ -9,7 +9,7 @@ import pandas as pd
 from pinn.calibration import calibrated
 from pinn.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to_benchmarks
 from pinn.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
-from pinn.calibration.checks import check_traces, refuse
+from pinn.calibration.checks import check_engine, check_traces, refuse
 from pinn.calibration.checks_benchmarks import check_benchmarks
 from pinn.calibration.overloaded import check_some_left, without_overloaded
 from pinn.calibration.prior import Prior, Start, served_prior
@@ -117,7 +117,8 @@ def _checked(
 ) -> tuple[CoefficientSet, Prior]:
     """Check measurements against the deployment; return its coefficients and prior before a fit."""
     before = start.coefficients(deployment)
-    findings = check(deployment, start.of_network(deployment, before))
+    findings = list(check_engine(deployment))
+    findings += check(deployment, start.of_network(deployment, before))
     start.notes += [f"WARNING: {text}" for text in refuse(findings, start.force)]
     return before, start.prior(deployment, before)
 

@@ -27,7 +27,8 @@ class ManyOptions:
             apply to rows that do not set them.
         grid: Grid instead of a file, such as 'gpu=H100,A100 tensor_parallel_size=1,2'.
         out: Table to write, with a row for each configuration: .csv, .json or .parquet.
-        skip_invalid: Skip and count configurations whose settings contradict each other.
+        skip_invalid: Do not stop at configurations that the engine refuses or that are invalid;
+            their rows have a reason instead of predictions, and they are counted.
     """
 
     PANEL: ClassVar[str] = "Many configurations"
@@ -103,9 +104,11 @@ def coefficients(
     else:
         from pinn.export.coefficient_table import crossed, many_table, write_table
 
-        rows = crossed(many.configs, many.grid, named(asked.model, asked.gpu) | flags)
-        table, reasons = many_table(rows, asked.batch or [], asked.checkpoint, many.skip_invalid)
+        spelled: dict[str, str] = {}
+        rows = crossed(many.configs, many.grid, named(asked.model, asked.gpu) | flags, spelled)
+        batches = asked.batch or []
+        table, reasons = many_table(rows, batches, asked.checkpoint, many.skip_invalid, spelled)
         write_table(table, many.out)
-        for line in skipped_lines(Counter(sorted(reasons.values()))):
+        for line in skipped_lines(Counter(sorted(reasons)), "refused"):
             typer.echo(line)
         typer.echo(f"{len(table):8} configurations written to {many.out}")

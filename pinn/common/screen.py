@@ -48,9 +48,9 @@ def say(text: str) -> None:
         print("\n".join(folded))
 
 
-def skipped_lines(counts: Mapping[str, int]) -> list[str]:
+def skipped_lines(counts: Mapping[str, int], verb: str = "skipped") -> list[str]:
     """Return a line for each reason why input was skipped, with the number of skipped items."""
-    return [f"{count:8} skipped: {reason}" for reason, count in counts.items()]
+    return [f"{count:8} {verb}: {reason}" for reason, count in counts.items()]
 
 
 def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:

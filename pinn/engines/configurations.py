@@ -45,7 +45,9 @@ _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
-def canonical(configuration: Configuration, where: str = "") -> Values:
+def canonical(
+    configuration: Configuration, where: str = "", spelled: dict[str, str] | None = None
+) -> Values:
     """Return a configuration with canonical keys and typed values; keys without value are omitted.
 
     Args:
@@ -53,6 +55,9 @@ def canonical(configuration: Configuration, where: str = "") -> Values:
             dashes or underscores, or short as ``-tp`` or ``tp``; ``quantization`` means
             ``precision``.
         where: Prefix of error messages, such as the file and the row.
+        spelled: Dictionary to which the user's spelling of each canonical key is added. With it,
+            the user's own identifiers (:func:`is_own_id`) are kept; without it, they are unknown
+            keys.
 
     Raises:
         PinnError: If a key is unknown, or a value does not have its flag's type.
@@ -60,16 +65,27 @@ def canonical(configuration: Configuration, where: str = "") -> Values:
     found: Values = {}
     for key, value in configuration.items():
         name = _key(str(key))
+        if spelled is not None:
+            spelled[name] = str(key)
+            if name not in KEYS and is_own_id(str(key)):
+                found[name] = value if isinstance(value, int | float) else str(value or "")
+                continue
         if name not in KEYS:
-            raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}")
+            own = "" if spelled is None else "; name a column of your own 'id' or '..._id'"
+            raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}{own}")
         if value is not None and value != "":
             if name in found:
                 raise PinnError(f"{where}{name} is given twice, also as {key!r}: omit one of them")
             read = _cell(name, value) if isinstance(value, str) else None
             if read is None:
                 read = _read(name, value, where)
-            found[name] = not read if _is_reversed(str(key)) else read
+            found[name] = not read if is_reversed(str(key)) else read
     return found
+
+
+def is_own_id(key: str) -> bool:
+    """Return whether a key is the user's own identifier of a row: ``id``, or ``..._id``."""
+    return _spelled(key).lower().split("_")[-1] == "id"
 
 
 def _read(name: str, value: object, where: str) -> FlagValue:
@@ -101,7 +117,8 @@ def _key(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _is_reversed(text: str) -> bool:
+def is_reversed(text: str) -> bool:
+    """Return whether a key sets a flag to the opposite of its own value (``disable_...``)."""
     return _spelled(text) in _REVERSED
 
 
@@ -194,8 +211,12 @@ def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
     return ServingSpec(**dict(flags))
 
 
-def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
+def expand_grid(
+    axes: Configuration, where: str = "", spelled: dict[str, str] | None = None
+) -> list[Values]:
     """Return the configurations of a grid: one per combination of the values in ``axes``.
+
+    ``spelled`` is as in :func:`canonical`; a grid has no identifiers.
 
     Raises:
         PinnError: If a key is unknown, a value has the wrong type or a list is empty.
@@ -213,7 +234,10 @@ def expand_grid(axes: Configuration, where: str = "") -> list[Values]:
         raise PinnError(f"{where}no values for {', '.join(empty)}: give at least one per key")
     check_configurations(math.prod(map(len, listed.values())), where)
     combined = (zip(listed, each, strict=True) for each in itertools.product(*listed.values()))
-    return [canonical(dict(named), where) for named in combined]
+    found = [canonical(dict(named), where) for named in combined]
+    if spelled is not None:
+        spelled |= {_key(str(key)): str(key) for key in axes}
+    return found
 
 
 def check_configurations(count: int, where: str = "") -> None:
@@ -225,8 +249,10 @@ def check_configurations(count: int, where: str = "") -> None:
     documents.check_size(count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split it")
 
 
-def parse_grid(text: str) -> list[Values]:
+def parse_grid(text: str, spelled: dict[str, str] | None = None) -> list[Values]:
     """Return the configurations of a grid that is written as on the command line.
+
+    ``spelled`` is as in :func:`canonical`.
 
     Raises:
         PinnError: If a word of the text is not ``key=value,value``.
@@ -244,12 +270,12 @@ def parse_grid(text: str) -> list[Values]:
                 "YAML file"
             )
         axes[key] = values.split(",")
-    return expand_grid(axes)
+    return expand_grid(axes, spelled=spelled)
 
 
 def make_deployments(
     configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
-) -> tuple[list[Values], list[Deployment], dict[int, str]]:
+) -> tuple[list[Values], list[Deployment], dict[int, PinnError]]:
     """Return the deployments of many configurations, and why some configurations were skipped.
 
     Args:
@@ -258,29 +284,23 @@ def make_deployments(
 
     Returns:
         The valid configurations; their deployments; and for each skipped configuration its position
-        in ``configurations``, from 1, with the reason.
+        in ``configurations``, from 1, with the error.
 
     Raises:
-        PinnError: If a configuration is incompatible and ``skip_invalid`` is false, or if none is
-            valid.
+        PinnError: If a configuration is incompatible and ``skip_invalid`` is false.
     """
     kept: list[Values] = []
     deployments: list[Deployment] = []
-    reasons: dict[int, str] = {}
+    reasons: dict[int, PinnError] = {}
     for number, configuration in enumerate(configurations, 1):
         try:
             deployments.append(make_deployment(configuration))
         except PinnError as error:
             if not skip_invalid:
                 raise PinnError(f"configuration {number}: {error}") from error
-            reasons[number] = str(error)
+            reasons[number] = error
             continue
         kept.append(dict(configuration))
-    if not kept:
-        why = f", first reason: {next(iter(reasons.values()))}" if reasons else ""
-        raise PinnError(
-            f"all {len(reasons)} configurations were skipped{why}: give a valid configuration"
-        )
     return kept, deployments, reasons
 
 
@@ -289,11 +309,12 @@ def make_deployments(
 SUFFIXES = (".csv", ".yaml", ".yml", ".json")
 
 
-def read_configurations(path: Path) -> list[Values]:
+def read_configurations(path: Path, spelled: dict[str, str] | None = None) -> list[Values]:
     """Return the configurations in a CSV, YAML or JSON file.
 
     A CSV file has one column per key and one row per configuration. A YAML or JSON file contains a
-    list of configurations, or a grid, which has a list of values per key.
+    list of configurations, or a grid, which has a list of values per key. ``spelled`` is as in
+    :func:`canonical`.
 
     Raises:
         PinnError: If the file is missing, malformed or empty, or has an unknown key or a value of
@@ -301,33 +322,34 @@ def read_configurations(path: Path) -> list[Values]:
     """
     if path.suffix.lower() not in SUFFIXES:
         raise PinnError(f"{path}: unknown format: give a name that ends in {', '.join(SUFFIXES)}")
-    found = _from_csv(path) if path.suffix.lower() == ".csv" else _from_tree(path)
+    read = _from_csv if path.suffix.lower() == ".csv" else _from_tree
+    found = read(path, spelled)
     if not found:
         raise PinnError(f"{path} has no configurations: add at least one row")
     return found
 
 
-def typed_configurations(typed: str | Path) -> list[Values]:
+def typed_configurations(typed: str | Path, spelled: dict[str, str] | None = None) -> list[Values]:
     """Return the configurations in a file if the text names a file, or else in a grid."""
     path = files.given_path(typed)
     grid = "=" in str(typed) and not path.is_file()
-    return parse_grid(str(typed)) if grid else read_configurations(path)
+    return parse_grid(str(typed), spelled) if grid else read_configurations(path, spelled)
 
 
-def _from_csv(path: Path) -> list[Values]:
+def _from_csv(path: Path, spelled: dict[str, str] | None) -> list[Values]:
     table = documents.CsvTable(path)
     rows = list(itertools.islice(table.rows(), documents.MOST_CONFIGURATIONS + 1))
     check_configurations(len(rows), f"{path}: ")
     named = ((line, dict(zip(table.names, values, strict=True))) for line, values in rows)
-    return [canonical(row, f"{path}, line {line}: ") for line, row in named]
+    return [canonical(row, f"{path}, line {line}: ", spelled) for line, row in named]
 
 
-def _from_tree(path: Path) -> list[Values]:
+def _from_tree(path: Path, spelled: dict[str, str] | None) -> list[Values]:
     where = f"{path}: "
     read = documents.read_json if path.suffix.lower() == ".json" else documents.read_yaml
     tree = read(path)
     if isinstance(tree, dict):
-        return expand_grid(_named(tree, where), where)
+        return expand_grid(_named(tree, where), where, spelled)
     if tree is not None and not isinstance(tree, list):
         raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
     check_configurations(len(tree or ()), where)
@@ -336,7 +358,7 @@ def _from_tree(path: Path) -> list[Values]:
         if not isinstance(entry, dict):
             raise PinnError(f"{where}entry {number} must map keys to values, got {entry!r:.60}")
         about = f"{path}, entry {number}: "
-        found.append(canonical(_named(entry, about), about))
+        found.append(canonical(_named(entry, about), about, spelled))
     return found
 
 

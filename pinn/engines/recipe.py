@@ -543,7 +543,8 @@ class EffectiveRecipe:
 # Settings of a configuration while it is resolved: values from flags and defaults, with origins.
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
-_NOT_GIVEN = {name: Origin(DEFAULT, f"{flag.option} is not given") for name, flag in FLAGS.items()}
+#: Origin of a flag's default, which a user may also have given.
+_DEFAULTS = {name: Origin(DEFAULT, f"default of {flag.option}") for name, flag in FLAGS.items()}
 _KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"}
 _SETTLED = tuple(_KINDS)
 
@@ -624,7 +625,7 @@ class RecipeFields:
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
         if flag is not None and flag.default not in (None, ""):
-            return given, _NOT_GIVEN[name]
+            return given, _DEFAULTS[name]
         found = self.default(name)
         value = flag.read(found.value) if flag else found.value == "yes"
         return value, Origin(ASSUMED if found.assumed else DEFAULT, found.source)

@@ -20,7 +20,7 @@ from pinn.units import MIB
 #: 0.5.23).
 SGLANG_REQUESTS = 48
 
-_NOT_ASKED = Origin(recipe.DEFAULT, "--speculative-config is not given")
+_NOT_ASKED = Origin(recipe.DEFAULT, "default of --speculative-config")
 
 
 def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +23,8 @@ class Refusal(NamedTuple):
     Attributes:
         reason: The incompatibility, with its numbers.
         remedy: Change of flags that avoids the refusal.
-        source: Release and source file of the check.
+        source: Release and source file of the check, and whether it is assumed for the served
+            release.
     """
 
     reason: str
@@ -32,7 +34,8 @@ class Refusal(NamedTuple):
     @property
     def text(self) -> str:
         """Return the refusal as a one-line error message."""
-        return f"{self.reason}: {self.remedy}, or predict it anyway with --force ({self.source})"
+        remedy = f"{self.remedy}, or predict it anyway with --force"
+        return f"{self.reason}: {remedy} (source: {self.source})"
 
 
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
@@ -53,7 +56,21 @@ def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
     }
     row = next(row for row in engine_rows("refusals.csv") if row["rule"] == rule)
     parts = (row["reason"], row["remedy"], row[d.serving.engine])
-    return Refusal(*(part.format(**known | facts) for part in parts))
+    reason, remedy, source = (part.format(**known | facts) for part in parts)
+    return Refusal(reason, remedy, source + _assumed(source, d))
+
+
+#: Releases at the start of a source, such as ``vllm 0.10.2 to 0.33.0``; the second one is optional.
+_READ = re.compile(r"(\w+) (\d[\d.]*)(?: to (\d[\d.]*))?")
+
+
+def _assumed(source: str, d: Deployment) -> str:
+    """Return a remark if a source is of other releases than the served one; empty otherwise."""
+    found, served = _READ.match(source), release_of(d)
+    if found is None or found[1] != d.serving.engine:
+        return ""
+    first, last = release(found[2]), release(found[3] or found[2])
+    return "" if first <= served <= last else f"; assumed for {d.serving.engine} {version_of(d)}"
 
 
 def version_of(d: Deployment) -> str:

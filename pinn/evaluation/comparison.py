@@ -220,7 +220,7 @@ def _keys(side: Scores) -> list[tuple[str, str]]:
 
 
 def _names(keys: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{split} ({metric})" for split, metric in keys) or "no errors"
+    return ", ".join(f"{split} ({metric})" for split, metric in keys) or "none"
 
 
 def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:

@@ -43,9 +43,11 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
     if len(times := found.step_times):
         if details:
             _print_rows(_step_times(times), console, details)
-        ratio = times["ratio"]
+        ratio, places = times["ratio"], times["deployment"].unique()
+        on = places[0] if len(places) == 1 else f"{len(places)} deployments"
+        batches = "; ".join(times["batch"].unique())
         console.print(
-            f"Step times of {len(ratio)} batches: B / A is {ratio.min():.2f} to {ratio.max():.2f}, "
+            f"Step times on {on} ({batches}): B / A is {ratio.min():.2f} to {ratio.max():.2f}, "
             f"median {ratio.median():.2f}."
         )
     if not details:

@@ -96,13 +96,15 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
             common.
     """
     sides = _read_side(a, method), _read_side(b, method)
-    files = [str(p) for p, side in zip((a, b), sides, strict=True) if side.given is not None]
+    named = zip((f"A ({a})", f"B ({b})"), sides, strict=True)
+    without = [name for name, side in named if side.results.empty]
     errors, no_errors = pd.DataFrame(), ""
     try:
         errors = compare_errors(*sides)
     except PinnError as error:
-        lacking = f"a coefficient file such as {files[0]} has no errors" if files else ""
-        no_errors = lacking or str(error)
+        lacking = f"no errors against measurements are in {' and '.join(without)}"
+        remedy = "compare checkpoints, evaluations or files of 'pinn calibrate', which have them"
+        no_errors = f"{lacking}: {remedy}" if without else str(error)
     found = Comparison(a, b, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
         raise PinnError(no_errors)

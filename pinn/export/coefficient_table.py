@@ -1,20 +1,22 @@
 """Coefficients of many configurations as one table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pinn.common import files, progress, tables
 from pinn.engines import configurations
 from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
+from pinn.errors import PinnError, RefusedError
 from pinn.export.table import coefficient_columns
 from pinn.memory import kv_cache
+from pinn.memory.kv_cache import MemoryFit
 from pinn.physics import batch_sums, step_values
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
@@ -34,27 +36,102 @@ HalfWidths: TypeAlias = Callable[[Deployment], Mapping[str, float]]
 _SIZE = "tensor_parallel_size"
 #: Flags that do not affect a deployment's GPU memory.
 _IDLE = {"generation_config", "override_generation_config"}
+#: Verdict on a configuration that cannot be predicted, such as one of an unknown model.
+INVALID = "invalid"
+#: Canonical key -> name of the argument of functions and commands, if it differs.
+_ARGUMENTS = {"precision": "quantization"}
 
 
-def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
-    """Return all combinations of the configurations in a file, in a grid and in flags."""
+def crossed(
+    configs: Path | None, grid: str | None, given: Configuration, spelled: dict[str, str]
+) -> list[Values]:
+    """Return all combinations of the configurations in a file, in a grid and in flags.
+
+    ``spelled`` gets the spelling of each key in file and grid.
+    """
     shared = configurations.canonical(given)
-    rows = configurations.read_configurations(configs) if configs is not None else [{}]
-    points = configurations.parse_grid(grid) if grid is not None else [{}]
+    rows = configurations.read_configurations(configs, spelled) if configs is not None else [{}]
+    points = configurations.parse_grid(grid, spelled) if grid is not None else [{}]
     configurations.check_configurations(len(rows) * len(points))
     return [{**shared, **row, **point} for row in rows for point in points]
 
 
 def many_table(
-    rows: Sequence[Values], batches: Sequence[str], checkpoint: Path | None, skip_invalid: bool
-) -> tuple[pa.Table, dict[int, str]]:
-    """Return the table of valid configurations, and a reason for each skipped row by its number."""
+    rows: Sequence[Values],
+    batches: Sequence[str],
+    checkpoint: Path | None,
+    skip_invalid: bool,
+    spelled: Mapping[str, str],
+) -> tuple[pa.Table, list[str]]:
+    """Return the table of many configurations, and why some of them are refused.
+
+    A refused row has its keys, ``verdict`` and ``reason``, and no predictions.
+
+    Args:
+        rows: Configurations from :func:`pinn.engines.configurations.canonical`.
+        batches: Batches whose step times are predicted.
+        checkpoint: Path of the trained network; None for the default one.
+        skip_invalid: Whether refused rows are allowed.
+        spelled: Canonical key -> name of its column.
+
+    Raises:
+        PinnError: If there is no row, or if a row is refused and ``skip_invalid`` is false.
+    """
+    if not rows:
+        raise PinnError("there are no configurations: give at least one")
     progress.doing(f"{len(rows):,} configurations")
     used = files.find_checkpoint(checkpoint)
     network = surrogate.Surrogate.load(used)
-    kept, deployments, reasons = configurations.make_deployments(rows, skip_invalid)
+    kept, deployments, errors = configurations.make_deployments(rows, skip_invalid)
     halves = _half_widths(used) if batches else None
-    return coefficient_table(network, kept, deployments, batches, halves), reasons
+    table = coefficient_table(network, kept, deployments, batches, halves)
+    if errors:
+        table = _with_refused(table, len(rows), errors)
+    columns = _given_columns(rows, _ARGUMENTS | dict(spelled))
+    keys = {key for row in rows for key in row}
+    own = {name: table[name] for name in table.column_names if name not in keys}
+    return pa.table(columns | own), [str(error) for error in errors.values()]
+
+
+def _with_refused(table: pa.Table, count: int, errors: Mapping[int, PinnError]) -> pa.Table:
+    """Return the table of valid rows with a row for each error, at its position from 1."""
+    valid = iter(range(len(table)))
+    numbers = range(1, count + 1)
+    found = table.take(
+        pa.array([None if n in errors else next(valid) for n in numbers], pa.int64())
+    )
+    listed = [errors.get(n) for n in numbers]
+    verdicts = [
+        None if e is None else kv_cache.DOES_NOT_START if isinstance(e, RefusedError) else INVALID
+        for e in listed
+    ]
+    reasons = [None if e is None else str(e) for e in listed]
+    for name, texts in (("verdict", verdicts), ("reason", reasons)):
+        filled = pc.coalesce(found[name].cast(pa.string()), pa.array(texts, pa.string()))
+        found = found.set_column(found.column_names.index(name), name, filled)
+    for i, name in enumerate(found.column_names):
+        if pa.types.is_boolean(found[name].type):
+            found = found.set_column(i, name, pc.fill_null(found[name], False))
+    return found
+
+
+def _given_columns(given: Sequence[Configuration], names: Mapping[str, str]) -> dict[str, Column]:
+    """Return a column for each key of any configuration, under its name in ``names``.
+
+    The user's own identifiers are first.
+    """
+    used = dict.fromkeys(key for configuration in given for key in configuration)
+    keys = [key for key in used if key not in configurations.KEYS]
+    keys += [key for key in configurations.KEYS if key in used]
+    found: dict[str, Column] = {}
+    for key in keys:
+        values, name = [configuration.get(key) for configuration in given], names.get(key, key)
+        if configurations.is_reversed(name):
+            values = [None if value is None else not value for value in values]
+        if len({type(value) for value in values if value is not None}) > 1:
+            values = [None if value is None else str(value) for value in values]
+        found[name] = pa.array(values)
+    return found
 
 
 def _half_widths(checkpoint: Path) -> HalfWidths | None:
@@ -83,10 +160,12 @@ def coefficient_table(
     - the keys that any configuration sets;
     - ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in the order of ``STEP_FEATURES`` and
       ``REQUEST_FEATURES``;
-    - for each batch ``step_time_us: BATCH``, ``floor_us: BATCH`` (roofline lower bound) and
-      ``marks: BATCH`` (limits that the batch exceeds); with ``halves`` also the ends of the step
-      time's interval (``step_time_low_us``, ``step_time_high_us``);
-    - ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``;
+    - for each batch ``step_time_us: BATCH``, ``floor_us: BATCH`` (roofline lower bound),
+      ``fits_kv_cache: BATCH`` (whether its requests fit into the KV cache at once) and ``marks:
+      BATCH`` (limits that the batch exceeds); with ``halves`` also the ends of the step time's
+      interval (``step_time_low_us``, ``step_time_high_us``);
+    - ``starts``, ``verdict``, ``reason``, ``fits``, ``kv_tokens`` and
+      ``smallest_tensor_parallel_size``, with the meaning of these keys in the JSON of memory;
     - the nearest measured deployment with its distance.
 
     Args:
@@ -97,16 +176,13 @@ def coefficient_table(
         halves: Function from a deployment to half-widths of the intervals of its log TPOT and TTFT;
             None for no intervals.
     """
-    columns: dict[str, Column] = {
-        key: pa.array([configuration.get(key) for configuration in given])
-        for key in configurations.KEYS
-        if any(key in configuration for configuration in given)
-    }
+    columns = _given_columns(given, {})
+    fits, smallest = _fits(given, deployments)
     distinct, place = _seen_alike(deployments)
     found = network.coefficients(distinct).take(place)
     columns |= coefficient_columns(found)
-    columns |= _batch_columns(found.beta, deployments, batches, halves)
-    columns |= _memory_columns(given, deployments)
+    columns |= _batch_columns(found.beta, deployments, fits, batches, halves)
+    columns |= _memory_columns(fits, smallest)
     space = training_space(network.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]
@@ -131,12 +207,13 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
 def _batch_columns(
     beta: np.ndarray,
     deployments: Sequence[Deployment],
+    fits: Sequence[MemoryFit],
     batches: Sequence[str],
     halves: HalfWidths | None,
 ) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     widths = None if halves is None else [halves(each) for each in deployments]
-    plain = np.array([d.recipe.speculation is None for d in deployments])
+    plain = np.array([d.recipe.speculation is None for d in deployments], bool)
     costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
     windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
     for text in batches:
@@ -158,22 +235,25 @@ def _batch_columns(
             columns[f"step_time_low_us: {text}"] = low / MICROSECOND
             columns[f"step_time_high_us: {text}"] = seconds * factor / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
-        columns[f"marks: {text}"] = marks_of_each(batch, deployments)
+        held = zip(fits, deployments, strict=True)
+        holds = [fit.holds(batch, each) for fit, each in held]
+        columns[f"fits_kv_cache: {text}"] = pa.array(holds, pa.bool_())
+        columns[f"marks: {text}"] = pa.array(marks_of_each(batch, deployments, fits), pa.string())
     return columns
 
 
-def _memory_columns(
-    configurations: Sequence[Configuration], deployments: Sequence[Deployment]
-) -> dict[str, Column]:
-    """Return the columns ``fits``, ``kv_tokens`` and ``smallest_tensor_parallel_size``.
+def _fits(
+    given: Sequence[Configuration], deployments: Sequence[Deployment]
+) -> tuple[list[MemoryFit], list[int | None]]:
+    """Return the KV cache of each deployment, and the smallest tensor-parallel size that starts.
 
     Rows that differ only in the tensor-parallel size share one computation of memory.
     """
-    alike: dict[tuple[object, ...], dict[int, kv_cache.MemoryFit]] = {}
+    alike: dict[tuple[object, ...], dict[int, MemoryFit]] = {}
     smallest: dict[tuple[object, ...], int | None] = {}
-    deciding = {name for configuration in configurations for name in configuration}
-    deciding -= {_SIZE, *_IDLE}
-    keys = [tuple(map(configuration.get, deciding)) for configuration in configurations]
+    used = {name for configuration in given for name in configuration}
+    deciding = (used & set(configurations.KEYS)) - {_SIZE, *_IDLE}
+    keys = [tuple(map(configuration.get, deciding)) for configuration in given]
     sizes = [deployment.serving.tensor_parallel_size for deployment in deployments]
     for key, size, deployment in zip(keys, sizes, deployments, strict=True):
         known = alike.setdefault(key, {})
@@ -183,10 +263,17 @@ def _memory_columns(
         if key not in smallest:
             smallest[key] = kv_cache.smallest_tensor_parallel_size(deployment, alike[key])
     fits = [alike[key][size] for key, size in zip(keys, sizes, strict=True)]
+    return fits, [smallest[key] for key in keys]
+
+
+def _memory_columns(fits: Sequence[MemoryFit], smallest: Iterable[int | None]) -> dict[str, Column]:
     return {
-        "fits": [fit.fits for fit in fits],
+        "starts": pa.array([fit.is_certain for fit in fits], pa.bool_()),
+        "verdict": pa.array([fit.verdict for fit in fits], pa.string()),
+        "reason": pa.array([fit.fault or None for fit in fits], pa.string()),
+        "fits": pa.array([fit.fits for fit in fits], pa.bool_()),
         "kv_tokens": pa.array([fit.kv_tokens for fit in fits], pa.int64()),
-        "smallest_tensor_parallel_size": pa.array([smallest[key] for key in keys], pa.int64()),
+        "smallest_tensor_parallel_size": pa.array(list(smallest), pa.int64()),
     }
 
 

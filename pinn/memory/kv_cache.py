@@ -22,6 +22,7 @@ from pinn.memory.kv_layout import (
 )
 from pinn.memory.ledger import MemoryLedger, half_share, memory_ledger
 from pinn.memory.longest_request import counted_blocks, logged_groups, start_blocks
+from pinn.specs.batch import Batch
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
@@ -32,6 +33,10 @@ STATE_SHARE = 0.9 / 1.9
 #: Tensor-parallel sizes that are tried, in ascending order, for a size that starts.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
 DEFAULT_SETTINGS = EngineSpec()
+
+#: Verdicts on a start: certain, certain only above the lower bound of KV memory, or impossible even
+#: at its upper bound.
+STARTS, MAY_NOT_START, DOES_NOT_START = "starts", "may not start", "does not start"
 
 
 class NoStartError(PinnError):
@@ -177,13 +182,15 @@ class MemoryFit:
             does not start.
         reason: Why the engine does not start, with the remedy; empty if it starts. To start,
             weights, activations and the blocks of ``least_blocks`` have to fit.
-        fault: Why the engine does not start, without the remedy.
+        fault: Why the engine does not start, or may not start at the lower bound, without the
+            remedy.
         kv_bytes: Bytes of the KV cache on one GPU; None if weights leave no memory.
         byte_ends: Lower and upper bound of ``kv_bytes``, from errors of predictions of logged
             start-ups.
         token_ends: Tokens in the KV cache at the lower and the upper bound; None for a bound at
             which the engine does not start.
         longest_requests: Number of requests of max_model_len tokens that fit at once.
+        layout: Layout of the predicted KV cache; None if the engine does not start.
     """
 
     kv_tokens: int | None
@@ -193,6 +200,7 @@ class MemoryFit:
     byte_ends: tuple[float, float] | None = None
     token_ends: tuple[int | None, int | None] = (None, None)
     longest_requests: float | None = None
+    layout: KvLayout | None = None
 
     @property
     def fits(self) -> bool:
@@ -203,6 +211,27 @@ class MemoryFit:
     def is_certain(self) -> bool:
         """Return whether the engine also starts with the lower bound of the KV cache."""
         return self.fits and self.token_ends[0] is not None
+
+    @property
+    def verdict(self) -> str:
+        """Return ``STARTS``, ``MAY_NOT_START`` or ``DOES_NOT_START``."""
+        if self.is_certain:
+            return STARTS
+        return DOES_NOT_START if self.token_ends[1] is None else MAY_NOT_START
+
+    def holds(self, batch: Batch, deployment: Deployment) -> bool:
+        """Return whether all requests of a batch fit into the predicted KV cache at once."""
+        layout = self.layout
+        return layout is not None and batch_blocks(batch, deployment, layout) <= layout.blocks
+
+
+def batch_blocks(batch: Batch, deployment: Deployment, layout: KvLayout) -> int:
+    """Return the KV cache blocks of a batch's requests after its step, without shared prefixes."""
+    if deployment.model.bidirectional:  # an encoder caches nothing
+        return 0
+    size = deployment.recipe.block_tokens
+    entries = zip(batch.entry_counts, batch.new_tokens, batch.cached_tokens, strict=True)
+    return sum(n * int(layout.request_blocks(new + old, size)) for n, new, old in entries)
 
 
 def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) -> MemoryFit:
@@ -223,7 +252,11 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) ->
         refused = _too_small(deployment, replace(layout, blocks=blocks[0]), needed)
         return MemoryFit(None, str(refused), refused.fault, left, ends, (tokens[0], tokens[1]))
     requests = (blocks[0] + 1) / counted_blocks(deployment, layout, max_model_len(deployment))
-    return MemoryFit(here, "", "", left, ends, (tokens[0], tokens[1]), requests)
+    fault, layout = "", replace(layout, blocks=blocks[0])
+    if tokens[0] is None:
+        at_low = _too_small(deployment, replace(layout, blocks=blocks[1]), needed)
+        fault = f"{at_low.fault} at the lower bound of KV memory"
+    return MemoryFit(here, "", fault, left, ends, (tokens[0], tokens[1]), requests, layout)
 
 
 def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:

@@ -24,8 +24,6 @@ from pinn.memory.startup_log import StartupLog
 from pinn.specs.flags import FlagValue, specified
 from pinn.units import GIB
 
-STARTS, STARTS_WITH, NEVER = "starts", "starts with", "does not start"
-
 #: Maximum memory share that a remedy recommends; step by which remedies raise the share; and step
 #: in tokens by which they lower the context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
@@ -73,10 +71,8 @@ class StartUp:
 
     @property
     def verdict(self) -> str:
-        """Return ``STARTS``, ``STARTS_WITH`` (if one of the remedies is applied) or ``NEVER``."""
-        if self.fit.is_certain:
-            return STARTS
-        return STARTS_WITH if self.remedies else NEVER
+        """Return ``"starts"``, ``"may not start"`` or ``"does not start"``."""
+        return self.fit.verdict
 
     @property
     def gib(self) -> dict[str, float]:
@@ -95,9 +91,12 @@ class StartUp:
 
         The keys of the object are:
 
-        - ``starts``: the value of :attr:`verdict`.
-        - ``remedies``: flags that make the engine start.
-        - ``reason``: why the engine does not start.
+        - ``starts``: whether the engine starts even at the lower bound of KV memory.
+        - ``verdict``: ``starts``; ``may not start`` (the bounds lie on both sides of the limit); or
+          ``does not start`` (even the upper bound is too small).
+        - ``sentence``: the verdict as printed, with the KV cache or with the flags to change.
+        - ``remedies``: flags, each of which makes the engine start.
+        - ``reason``: why the engine does not start, or may not start.
         - ``fits``: whether the engine starts with the predicted memory.
         - ``kv_tokens``: tokens of the KV cache, with the bounds ``kv_tokens_ends``.
         - ``longest_requests``: number of requests of max_model_len that fit at once.
@@ -108,7 +107,9 @@ class StartUp:
         """
         fit = self.fit
         return {
-            "starts": self.verdict,
+            "starts": fit.is_certain,
+            "verdict": self.verdict,
+            "sentence": str(self),
             "remedies": list(self.remedies),
             "fits": fit.fits,
             "kv_tokens": fit.kv_tokens,
@@ -128,11 +129,11 @@ class StartUp:
             return (
                 f"memory: the engine starts, with {self._cache_text()}{fewest if smallest else ''}"
             )
-        says = "DOES NOT START" if fit.token_ends[1] is None else "MAY NOT START"
         remedy = f"it starts with {others}" if others else "no change of a single flag helps"
         if len(self.remedies) > 1:
             remedy = f"the engine starts with any of {others}"
-        return f"memory: the engine {says}; {remedy}: {fit.fault or self._cache_text()}"
+        reason = self._cache_text() if fit.fits else fit.fault
+        return f"memory: the engine {self.verdict.upper()}; {remedy}: {reason}"
 
     def _cache_text(self) -> str:
         (low, high), tokens = self.fit.token_ends, f"{self.fit.kv_tokens:,}"

@@ -177,7 +177,7 @@ class Prediction:
         parsed = [parse_batch(text) for text in self.batches]
         seconds = batch_seconds(self.coefficients.beta, self.deployment, parsed).tolist()
         encoders, floors = map(self._encoder_s, parsed), self._floors(parsed).tolist()
-        marks = batch_marks(parsed, self.deployment)
+        marks = batch_marks(parsed, self.deployment, self.memory.fit)
         far = self.evidence.far or [()] * len(parsed)
         tokens = [self._tokens(batch) for batch in parsed]
         ends: Sequence[Ends | None] = self.evidence.step_ends or [None] * len(parsed)

@@ -115,12 +115,67 @@ def test_a_table_is_what_the_command_writes(tmp_path):
         [{"gpu": gpu, "tp_size": n} for gpu in ("H100", "A100") for n in (1, 3)],
     ],
 )
-def test_grids_and_rows_leave_out_what_does_not_fit(configurations):
-    found = pinn.predict_many(configurations, model=MODEL, skip_invalid=True)
-    assert len(found) == 2
-    assert sorted(found.attrs["left_out"]) == [2, 4]
+def test_refused_rows_keep_their_place_and_reason(configurations):
+    with pytest.warns(UserWarning, match="2 of 4 configurations are refused"):
+        found = pinn.predict_many(configurations, "8 decode @ 700", model=MODEL, skip_invalid=True)
+    assert found["verdict"].tolist() == ["starts", "does not start"] * 2
+    assert found["starts"].tolist() == found["fits"].tolist() == [True, False] * 2
+    assert found["gpu"].tolist() == ["H100", "H100", "A100", "A100"]
+    assert found["reason"].isna().tolist() == [True, False] * 2
+    assert found["reason"][1].startswith("--tensor-parallel-size 3 does not divide the 32")
+    assert found["step_time_us: 8 decode @ 700"].notna().tolist() == [True, False] * 2
     with pytest.raises(pinn.PinnError, match="configuration 2"):
         pinn.predict_many(configurations, model=MODEL)
+
+
+def test_a_table_without_a_valid_row_has_all_columns():
+    asked = {"gpu": ["H100", "H1OO"], "tensor_parallel_size": [3]}
+    with pytest.warns(UserWarning, match="2 of 2 configurations are refused"):
+        found = pinn.predict_many(asked, "8 decode @ 700", model=MODEL, skip_invalid=True)
+    assert found["verdict"].tolist() == ["does not start", "invalid"]
+    assert found["reason"][1].startswith("unknown GPU 'H1OO'")
+    valid = pinn.predict_many({"gpu": "H100", "tensor_parallel_size": 1}, "8 decode @ 700",
+                              model=MODEL)  # fmt: skip
+    assert list(found) == list(valid)
+
+
+def test_a_table_joins_the_rows_from_which_it_was_predicted():
+    asked = pd.DataFrame(
+        {"request_id": ["a", "b", "c"], "tp": [1, 3, 2], "quantization": ["fp8", "fp8", None]},
+        index=[7, 5, 9],
+    )
+    with pytest.warns(UserWarning, match="1 of 3 configurations"):
+        found = pinn.predict_many(asked, model=MODEL, gpu="H100", skip_invalid=True)
+    assert list(found)[:5] == ["request_id", "model", "gpu", "quantization", "tp"]
+    pd.testing.assert_frame_equal(found[asked.columns], asked)
+    sglang = [{"id": 4, "disable_radix_cache": True}, {"id": 5, "disable_radix_cache": False}]
+    named = {"model": MODEL, "gpu": "H100", "quantization": "fp8"}
+    found = pinn.predict_many(sglang, engine="sglang", **named)
+    assert found[["id", "disable_radix_cache"]].to_dict("records") == sglang
+    assert found["quantization"].tolist() == ["fp8", "fp8"]
+    with pytest.raises(pinn.PinnError, match="'tensor_paralel_size'.*name a column of your own"):
+        pinn.predict_many([{"tensor_paralel_size": 2}], **named)
+    with pytest.raises(pinn.PinnError, match="unknown configuration key 'id'"):
+        pinn.predict_many({"id": [1, 2]}, **named)
+
+
+def test_a_table_tells_starts_that_fail_and_batches_beyond_the_cache():
+    asked = [{"max_model_len": 8192}, {"max_model_len": 30_000}, {"gpu": "L4"}]
+    batches = ["4 decode @ 700", "200 decode @ 7000"]
+    found = pinn.predict_many(asked, batches, model="Qwen/Qwen3-32B", gpu="H100")
+    assert found["verdict"].tolist() == ["starts", "may not start", "does not start"]
+    assert found["starts"].tolist() == [True, False, False]
+    assert found["fits"].tolist() == [True, True, False]
+    assert found["reason"][1].endswith("at the lower bound of KV memory")
+    assert found["reason"][2].startswith("Qwen/Qwen3-32B does not fit")
+    assert found["fits_kv_cache: 4 decode @ 700"].tolist() == [True, True, False]
+    assert not found["fits_kv_cache: 200 decode @ 7000"].any()
+    # 7,001 tokens need 438 blocks of 16 tokens.
+    (mark,) = (
+        pinn.predict("Qwen/Qwen3-32B", "H100", max_model_len=8192).at(batches[1]).steps[0].marks
+    )
+    assert mark == found[f"marks: {batches[1]}"][0]
+    assert mark.startswith("87,600 blocks of 16 tokens exceed the ")
 
 
 def test_a_simulation_is_what_the_command_writes(load, tmp_path):

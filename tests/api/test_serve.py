@@ -134,7 +134,7 @@ def test_many_are_the_table_of_the_command_and_equal_single_ones(client, tmp_pat
           "--batch", batch, "--out", tmp_path / "table.json")  # fmt: skip
     body = {"model": model, "batch": batch}
     found = answered(client, "predict_many", body | {"configurations": rows}).json()
-    assert found == {"rows": json.loads((tmp_path / "table.json").read_text()), "left_out": {}}
+    assert found == {"rows": json.loads((tmp_path / "table.json").read_text()), "refused": {}}
     for row, given in zip(found["rows"], rows, strict=True):
         alone = answered(client, "predict_many", body | {"configurations": [given]}).json()
         (same,) = alone["rows"]
@@ -148,12 +148,13 @@ def test_many_are_the_table_of_the_command_and_equal_single_ones(client, tmp_pat
         assert one["memory"]["kv_tokens"] == row["kv_tokens"]
 
 
-def test_what_does_not_fit_is_left_out_and_counted(client):
+def test_what_does_not_fit_has_a_reason_and_is_counted(client):
     body = {"model": "Llama-3.1-8B", "gpu": "H100", "skip_invalid": True}
     body["configurations"] = [{"tensor_parallel_size": tp} for tp in (1, 3, 2)]
     found = answered(client, "predict_many", body).json()
-    assert [row["tensor_parallel_size"] for row in found["rows"]] == [1, 2]
-    assert sum(found["left_out"].values()) == 1
+    assert [row["tensor_parallel_size"] for row in found["rows"]] == [1, 3, 2]
+    assert [row["starts"] for row in found["rows"]] == [True, False, True]
+    assert found["refused"] == {found["rows"][1]["reason"]: 1}
 
 
 PROBLEMS = [

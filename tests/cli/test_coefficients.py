@@ -149,9 +149,11 @@ def test_a_grid_crosses_a_list(run, tmp_path):
     result = run("coefficients", "--configs", tmp_path / "list.yaml", "--grid", grid,
                  "--skip-invalid", "--out", tmp_path / "t.csv")  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert len(pd.read_csv(tmp_path / "t.csv")) == 2 * 2 * 2
-    assert "2 skipped: --tensor-parallel-size 7" in result.stdout
-    assert "8 configurations written" in result.stdout
+    table = pd.read_csv(tmp_path / "t.csv")
+    assert len(table) == 2 * 2 * 3
+    assert table["starts"].tolist() == (table["tensor_parallel_size"] < 7).tolist()
+    assert "2 refused: --tensor-parallel-size 7" in result.stdout
+    assert "12 configurations written" in result.stdout
 
 
 @settings(

@@ -1,6 +1,7 @@
 """``pinn compare``: checkpoints, coefficient files and evaluations."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -85,7 +86,10 @@ def test_checkpoints_are_compared_by_held_out_errors_and_steps(run, checkpoints,
     assert {row["verdict"] for row in found["errors"]} == {"B better"}
     ratios = [row["ratio"] for row in found["step_times"]]
     assert min(ratios) > 1.0
-    assert f"batches: B / A is {min(ratios):.2f} to {max(ratios):.2f}," in shown
+    said = " ".join(shown.split())
+    assert f"B / A is {min(ratios):.2f} to {max(ratios):.2f}," in said
+    assert all(row["batch"] in said for row in found["step_times"])
+    assert f"Step times on {len({row['deployment'] for row in found['step_times']})} dep" in said
     assert "coefficients" not in found
 
 
@@ -108,6 +112,10 @@ def test_coefficient_files_are_compared_by_name_and_interval(run, tmp_path):
     assert "beta.gemm  x" in shown
     assert "outside" in shown
     assert f"1 of {len(rows)} coefficients" in shown
+    said = " ".join(shown.split())
+    without = f"no errors against measurements are in A ({first}) and B ({second}): compare"
+    assert without in re.sub(r"(?<=[/-]) ", "", said)
+    assert "Step times on meta-llama/Meta-Llama-3.1-8B on H100-SXM (64 decode @ 1000;" in said
     every = run("compare", first, second, "--details").stdout
     assert all(name in every for name in rows)
 

@@ -63,6 +63,24 @@ def test_what_the_engine_refuses_is_refused_and_forced(gpu, reason, source, comm
     assert make_deployment(canonical({**found, "gpu": gpu, "force": True})).force
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "source"),
+    [
+        ("vllm", "0.15.1", "verify_with_parallel_config"),
+        ("vllm", "", "verify_with_parallel_config; assumed for vllm 0.33.0"),
+        ("sglang", "0.5.12", "QKVParallelLinear"),
+        ("trtllm", "", "assumed of TensorRT-LLM as of vllm 0.15.1 vllm/config/model.py: "
+         "verify_with_parallel_config"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_whether_its_source_is_of_the_served_release(engine, version, source):
+    given = {"model": "Llama-3.1-8B", "gpu": "H100", "tensor_parallel_size": 3}
+    with pytest.raises(RefusedError) as error:
+        make_deployment(given | {"engine": engine, "engine_version": version})
+    assert "(source: " in str(error.value)
+    assert str(error.value).endswith(f"{source})")
+
+
 def test_every_flag_is_in_one_of_three_lists():
     found = read_launch(
         "NCCL_DEBUG=INFO VLLM_SOMETHING=1 vllm serve Qwen/Qwen3-8B -tp 2 --port 8000 --enable-dbo "

@@ -14,10 +14,19 @@ from pinn.cli.main import app
 from pinn.engines.configurations import make_deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.memory.kv_cache import NoStartError, cache_ends, kv_layout, memory_fit, started
+from pinn.memory.kv_cache import (
+    DOES_NOT_START,
+    MAY_NOT_START,
+    STARTS,
+    NoStartError,
+    cache_ends,
+    kv_layout,
+    memory_fit,
+    started,
+)
 from pinn.memory.ledger import half_share, kinds_of, memory_ledger
 from pinn.memory.ledger_text import ledger_grid, log_grid
-from pinn.memory.start_up import NEVER, STARTS, STARTS_WITH, check_starts, start_up
+from pinn.memory.start_up import check_starts, start_up
 from pinn.memory.startup_log import StartupLog
 from pinn.units import GIB
 
@@ -41,8 +50,8 @@ def deployed(**given):
 @pytest.mark.parametrize("given", FAILED)
 def test_what_failed_to_start_is_named_and_each_remedy_helps(given):
     found = start_up(deployed(**given))
-    assert found.verdict == STARTS_WITH
-    assert "starts with" in str(found)
+    assert found.verdict in {DOES_NOT_START, MAY_NOT_START}
+    assert found.verdict.upper() in str(found)
     assert any(each.startswith("--tensor-parallel-size") for each in found.remedies)
     for remedy in found.remedies:
         flag, value = shlex.split(remedy)
@@ -60,7 +69,7 @@ def test_weights_larger_than_the_card_start_on_more_of_them_alone():
     found = start_up(deployed(**LLAMA_FP8 | {"precision": "bf16"}))
     assert [each.split()[0] for each in found.remedies] == ["--tensor-parallel-size"]
     assert found.smallest_tensor_parallel_size == int(found.remedies[0].split()[1])
-    assert start_up(deployed(model="deepseek-ai/DeepSeek-V3", gpu="L4")).verdict == NEVER
+    assert start_up(deployed(model="deepseek-ai/DeepSeek-V3", gpu="L4")).verdict == DOES_NOT_START
 
 
 def test_what_lies_on_a_card_adds_up_to_the_board():
@@ -173,14 +182,32 @@ def test_both_ends_of_a_cache_hold_the_longest_request():
     assert cache_ends(target, fixed, tokens=20_000) == (fixed, fixed)
 
 
-def test_json_has_the_verdict_and_each_part(tmp_path: Path):
-    target = tmp_path / "found.json"
-    CliRunner().invoke(
-        app,
-        ["coefficients", "--model", "openai/gpt-oss-120b", "--gpu", "H100", "--json", str(target)],
+#: Verdict on a start -> options of a configuration with it.
+VERDICTS = {
+    STARTS: ("Qwen/Qwen3-32B", "H200"),
+    MAY_NOT_START: ("Qwen/Qwen3-32B", "H100", "--max-model-len", "30000"),
+    DOES_NOT_START: ("meta-llama/Llama-3.1-70B", "H100"),
+}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_json_python_and_command_have_one_verdict(tmp_path: Path, verdict):
+    (model, gpu, *flags), target = VERDICTS[verdict], tmp_path / "found.json"
+    result = CliRunner().invoke(
+        app, ["coefficients", "--model", model, "--gpu", gpu, *flags, "--json", str(target)]
     )
     found = json.loads(target.read_text())["memory"]
-    assert found["starts"] == STARTS_WITH
+    assert found["verdict"] == verdict
+    assert found["starts"] is (verdict == STARTS)
+    assert (found["reason"] is None) is (verdict == STARTS)
+    assert " ".join(found["sentence"].split()) in " ".join(result.stdout.split())
+    assert (verdict if verdict == STARTS else verdict.upper()) in found["sentence"]
+    lengths = {"max_model_len": int(flags[1])} if flags else {}
+    assert start_up(deployed(model=model, gpu=gpu, **lengths)).to_json() == found
+
+
+def test_json_has_each_part_of_memory():
+    found = start_up(deployed(model="openai/gpt-oss-120b", gpu="H100")).to_json()
     assert found["remedies"]
     assert not found["fits"]
     assert {"weights", "context", "activations", "kv_cache"} <= set(found["gib_per_gpu"])

@@ -98,6 +98,8 @@ def test_each_field_says_what_set_it():
     assert origins["max_requests"].kind == DEFAULT
     assert "fused_quantization" in found.assumed
     assert set(found.described()) == set(origins)
+    # A default may also have been given, so its origin does not deny that.
+    assert origins["tensor_parallel_size"] == Origin(DEFAULT, "default of --tensor-parallel-size")
 
 
 def test_attention_replicas_come_from_among_the_gpus():

@@ -99,7 +99,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return rows as in ``pinn coefficients --out FILE.json``, and reasons for skipped rows."""
+    """Return rows as in ``pinn coefficients --out FILE.json``, and the count of each reason."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
@@ -107,8 +107,8 @@ def _many(given: dict[str, Any]) -> bytes:
         remedy = "send them in several requests, or use 'pinn coefficients --configs'"
         check_size(len(configurations), MOST_CANDIDATES, "configurations", remedy)
     table, reasons = arrow_table(configurations, batch, given)
-    left_out = json_text(Counter(sorted(reasons.values()))).encode()
-    return b'{"rows": ' + table_json(table) + b', "left_out": ' + left_out + b"}\n"
+    refused = json_text(Counter(sorted(reasons))).encode()
+    return b'{"rows": ' + table_json(table) + b', "refused": ' + refused + b"}\n"
 
 
 def _plan(given: dict[str, Any]) -> bytes:

@@ -126,7 +126,8 @@ class Target:
         model = load_model(self.model)
         if self.precision is not None:
             model = with_precision(model, self.precision)
-        # The measured deployment is known to run, so compatibility checks are skipped.
+        # Measurements can be read whatever the flags. A calibration checks that the engine starts
+        # with them (pinn.calibration.checks.check_engine).
         return Deployment(model, load_gpu(self.gpu), self.serving, force=True)
 
 

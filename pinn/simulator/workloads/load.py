@@ -99,6 +99,16 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
     raise PinnError(f"{path}: the format of the workload is unknown: give {FORMATS}")
 
 
+def file_seed(path: Path) -> int:
+    """Return the seed that the load of a file is drawn with unless another is given."""
+    from pinn.simulator.workloads import yaml_spec
+
+    if path.suffix in (".csv", ".jsonl") or _is_list(path):
+        return 0
+    values = yaml_spec.read_mapping(path)
+    return 0 if "load" in values else int(str(values.get("seed", 0)))
+
+
 def _is_list(path: Path) -> bool:
     """Return whether a JSON file contains a list."""
     with path.open("rb") as file:
@@ -449,6 +459,13 @@ class Load:
     def media_tokens(self) -> int:
         """Number of tokens of each prompt's images or audio."""
         return 0 if self.media is None else self.media.prompt_tokens
+
+    @property
+    def used_seed(self) -> int:
+        """Seed with which the load is drawn: the given one, else the file's own, else 0."""
+        if self.seed is None and self.path is not None:
+            return file_seed(self.path)
+        return self.seed or 0
 
     @property
     def title(self) -> str:
