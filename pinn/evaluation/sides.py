@@ -103,7 +103,9 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
         errors = compare_errors(*sides)
     except PinnError as error:
         lacking = f"no errors against measurements are in {' and '.join(without)}"
-        remedy = "compare checkpoints, evaluations or files of 'pinn calibrate', which have them"
+        remedy = (
+            "compare checkpoints with held-out errors, evaluations, or files of 'pinn calibrate'"
+        )
         no_errors = f"{lacking}: {remedy}" if without else str(error)
     found = Comparison(a, b, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():

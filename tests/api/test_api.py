@@ -153,7 +153,7 @@ def test_a_table_joins_the_rows_from_which_it_was_predicted():
     found = pinn.predict_many(sglang, engine="sglang", **named)
     assert found[["id", "disable_radix_cache"]].to_dict("records") == sglang
     assert found["quantization"].tolist() == ["fp8", "fp8"]
-    with pytest.raises(pinn.PinnError, match="'tensor_paralel_size'.*name a column of your own"):
+    with pytest.raises(pinn.PinnError, match=r"'tensor_paralel_size'.*name a column of your own"):
         pinn.predict_many([{"tensor_paralel_size": 2}], **named)
     with pytest.raises(pinn.PinnError, match="unknown configuration key 'id'"):
         pinn.predict_many({"id": [1, 2]}, **named)

@@ -1,7 +1,6 @@
 """``pinn compare``: checkpoints, coefficient files and evaluations."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -112,10 +111,12 @@ def test_coefficient_files_are_compared_by_name_and_interval(run, tmp_path):
     assert "beta.gemm  x" in shown
     assert "outside" in shown
     assert f"1 of {len(rows)} coefficients" in shown
-    said = " ".join(shown.split())
-    without = f"no errors against measurements are in A ({first}) and B ({second}): compare"
-    assert without in re.sub(r"(?<=[/-]) ", "", said)
-    assert "Step times on meta-llama/Meta-Llama-3.1-8B on H100-SXM (64 decode @ 1000;" in said
+    said = "".join(shown.split())
+    for sentence in (
+        f"Errors: no errors against measurements are in A ({first}) and B ({second}): compare",
+        "Step times on meta-llama/Meta-Llama-3.1-8B on H100-SXM (64 decode @ 1000; 1 prefill",
+    ):
+        assert "".join(sentence.split()) in said
     every = run("compare", first, second, "--details").stdout
     assert all(name in every for name in rows)
 
@@ -152,4 +153,5 @@ def test_what_cannot_be_compared_is_refused(refused, evaluation, checkpoint_path
     assert "expected a checkpoint" in refused("compare", text, evaluation)
     assert "with --method" in refused("compare", evaluation, evaluation, "--method", "x")
     line = refused("compare", evaluation, checkpoint_path)
-    assert "leave-one-model-out" in line
+    assert f"no errors against measurements are in B ({checkpoint_path})" in line
+    assert "checkpoints with held-out errors" in line

@@ -186,12 +186,10 @@ def test_whether_a_model_fits_is_said(run, tmp_path):
     smallest = {4096: 2, 131072: 4}
     for row in rows:
         assert row["smallest_tensor_parallel_size"] == smallest[row["max_model_len"]]
-        assert row["fits"] == (row["tensor_parallel_size"] >= smallest[row["max_model_len"]])
+        assert row["fits"] == (row["tp"] >= smallest[row["max_model_len"]])
         assert (row["kv_tokens"] is not None) == row["fits"]
     assert found["kv_tokens"] == next(
         r["kv_tokens"]
         for r in rows
-        if r["tensor_parallel_size"] == 8
-        and r["max_model_len"] == 131072
-        and not r["enforce_eager"]
+        if r["tp"] == 8 and r["max_model_len"] == 131072 and not r["enforce_eager"]
     )

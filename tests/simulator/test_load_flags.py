@@ -166,3 +166,26 @@ def test_a_repeated_load_goes_on_at_its_rate_and_shares_within_each_time():
     assert len(repeated(load, n + 5)) == n + 5
     with pytest.raises(PinnError, match="at most 1,000,000"):
         repeated(load, 10**7)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "used"),
+    [
+        ("own.yaml", "{prompt_tokens: 10, output_tokens: 4, seed: 7,"
+         " stages: [{rate: 4, duration: 9}]}", 7),
+        ("none.yaml", "{prompt_tokens: 10, output_tokens: 4, stages: [{rate: 4, duration: 9}]}", 0),
+        ("trace.csv", "arrival_s,prompt_tokens,output_tokens\n0.5,10,4\n1.5,20,4\n", 0),
+    ],
+)  # fmt: skip
+def test_the_seed_of_a_load_is_the_one_that_was_used(tmp_path, name, text, used):
+    path = tmp_path / name
+    path.write_text(text)
+    load, _ = asked_load(path, {}, None)
+    assert load.used_seed == used
+    np.testing.assert_array_equal(load.draw().offset_s, load.draw(seed=used).offset_s)
+    assert asked_load(path, {}, 3)[0].used_seed == 3
+
+
+def test_the_seed_of_flags_is_zero_if_none_is_given():
+    flags = {"input_len": 9, "output_len": 3, "num_prompts": 5}
+    assert asked_load(None, flags, None)[0].used_seed == 0

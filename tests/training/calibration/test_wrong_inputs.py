@@ -327,7 +327,9 @@ def test_a_load_of_unknown_server_asks_for_it():
 def test_flags_that_the_engine_refuses_are_not_those_of_the_measured_server(tmp_path):
     # The token budget is below the 128 requests of max_num_seqs, with which vLLM does not start.
     tables = ingested(traced(), tmp_path, max_num_batched_tokens=64)
-    with pytest.raises(PinnError, match="do not match the flags: the engine would not start: .*64"):
+    with pytest.raises(
+        PinnError, match=r"do not match the flags: the engine would not start: .*64"
+    ):
         pinn.calibrate(observations=tables.folder)
     found = pinn.calibrate(observations=tables.folder, force=True)
     assert any("WARNING: the engine would not start" in note for note in found.notes)
