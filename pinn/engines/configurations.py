@@ -68,7 +68,7 @@ def canonical(
         if spelled is not None:
             spelled[name] = str(key)
             if name not in KEYS and is_own_id(str(key)):
-                found[name] = value if isinstance(value, int | float) else str(value or "")
+                found[name] = value if isinstance(value, int | float | None) else str(value)
                 continue
         if name not in KEYS:
             own = "" if spelled is None else "; name a column of your own 'id' or '..._id'"
