@@ -91,8 +91,8 @@ def test_short_names_are_keys_of_grids(run, tmp_path):
     grid = "model=Llama-3.1-8B gpu=H100 tp=1,2 q=fp8"
     assert run("coefficients", "--grid", grid, "--out", tmp_path / "grid.csv").exit_code == 0
     table = pd.read_csv(tmp_path / "grid.csv")
-    assert table["tensor_parallel_size"].tolist() == [1, 2]
-    assert table["precision"].tolist() == ["fp8", "fp8"]
+    assert table["tp"].tolist() == [1, 2]
+    assert table["q"].tolist() == ["fp8", "fp8"]
 
 
 @pytest.mark.parametrize(
