@@ -161,9 +161,7 @@ def test_tables_that_were_cut_off_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PinnError, match=r"steps.parquet was changed .*: ingest the traces again"):
         _ = read_trace_tables(out).steps
     (out / "steps.parquet").unlink()
-    with pytest.raises(
-        PinnError, match=r"steps.parquet cannot be read .*: ingest"
-    ):
+    with pytest.raises(PinnError, match=r"steps.parquet cannot be read .*: ingest"):
         _ = read_trace_tables(out).steps
     with pytest.raises(PinnError, match="no trace tables in"):
         read_trace_tables(tmp_path / "none")
