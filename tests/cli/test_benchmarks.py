@@ -152,7 +152,7 @@ def test_a_calibration_is_checked_at_percentiles_and_warns_of_other_loads(
     (row,) = (r for r in rows if (r["run"], r["figure"]) == (str(files[0]), "ttft_p99_s"))
     assert row["measured"] == pytest.approx(loads[0].figures["ttft_p99_s"])
     assert row["before"] == pytest.approx(row["measured"] / 1.2, rel=1e-3)
-    assert row["after"] == pytest.approx(row["measured"], rel=0.1)
+    assert row["before"] < row["after"] == pytest.approx(row["measured"], rel=0.15)
 
     predicted = pinn.predict(coefficients=out).report("32 decode @ 700")
     low, high = predicted["intervals"]["ttft"]

@@ -205,10 +205,10 @@ def test_the_header_has_the_release_its_origin_and_the_flags_that_were_given():
         ),
     ):
         deployment = benchmark_target([run_of()], MODEL, GPU, flags).deployment()
-        assert server_label(deployment) == f"{model} on H100-SXM, bf16, {shown}"
+        assert server_label(deployment) == f"{model} on H100-SXM, fp16, {shown}"
         found = replace(calibrated(held_out_table((0.1,) * 4, (0.01,) * 4)), deployment=deployment)
         text = printed(report.print_fit, fit_of(found), [], False)
-        assert f"{model} on H100-SXM, bf16, {shown} fitted to 4" in " ".join(text.split())
+        assert f"{model} on H100-SXM, fp16, {shown} fitted to 4" in " ".join(text.split())
 
 
 def test_the_highest_measured_percentile_of_each_latency_is_shown():
