@@ -16,7 +16,6 @@ from pinn.calibration.report import CalibratedServer
 from pinn.common.screen import skipped_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
-from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.measurements.benchmarks.read import read_benchmarks
@@ -100,7 +99,6 @@ def _fit_traces(
         )
     traces = read_trace_tables(folder)
     deployment = traces.deployment()
-    _note_release(deployment, start.notes)
     spec = _with_memory_log(EngineSpec(**engine), deployment, asked, start)
     names = _named(traces.manifest.get("deployment") or {})
     if traces.manifest["tables"].get("cycles", {}).get("rows"):
@@ -124,7 +122,6 @@ def _fit_benchmarks(
     target = benchmark_target(runs, model, gpu, server)
     start.notes += taken_lines(runs, target, server)
     deployment, names = target.deployment(), _named(vars(target))
-    _note_release(deployment, start.notes)
     spec = _with_memory_log(EngineSpec(**engine), deployment, asked, start)
     return fitting.fit_benchmarks(runs, deployment, names, start, spec)
 
@@ -139,7 +136,6 @@ def _fit_steps(
     server, load = split_flags(flags)
     target = measured.target(asked.model, asked.gpu, server)
     deployment, names = target.deployment(), _named(vars(target))
-    _note_release(deployment, start.notes)
     runs = _read_runs(measured.serving, load, start) if measured.serving else []
     spec = measured.engine(engine)
     if asked.memory_log is not None:  # a start-up log overrides the folder's KV cache size
@@ -172,17 +168,6 @@ def _earlier(file: Path | None) -> dict[str, Any]:
     defaults = vars(ServingSpec())
     kept = {name: value for name, value in found.items() if value != defaults.get(name)}
     return {name: kept[name] for name in ("model", "gpu", "precision", *defaults) if name in kept}
-
-
-def _note_release(deployment: Deployment, notes: list[str]) -> None:
-    """Append a note on the assumed engine release, if no file and no flag names a release."""
-    serving = deployment.serving
-    if not serving.engine_version:
-        assumed = f"{serving.engine} {reference_version(serving.engine).value}"
-        notes.append(
-            f"the files do not state the engine's release: assuming {assumed} (set it "
-            "with --engine-version)"
-        )
 
 
 def _read_runs(paths: list[Path], load: GivenLoad, start: Start) -> list[BenchmarkRun]:

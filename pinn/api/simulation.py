@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pinn
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import ServersRequest, SimulationRequest, named
-from pinn.calibration.posterior import posterior_step_half_widths
+from pinn.calibration.load_range import load_warnings
+from pinn.calibration.posterior import server_half_widths, ttft_sentence
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, given_path, json_text
@@ -219,7 +220,7 @@ def simulated(
     else:
         trust = posterior_intervals(run, job, read_coefficient_set(file))
     moved = None if figure is None else sensitivity(job, run, figure, reported.percentiles)
-    about = _about(job, load, asked, rate_per_s)
+    about = _about(job, load, asked, rate_per_s, _warned(asked, run))
     return Simulation(job.deployment, run, trust, moved, about, reported)
 
 
@@ -264,18 +265,35 @@ def simulation_job(
     return Job(deployment, workload, latency, engine)
 
 
-def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | None) -> JsonObject:
+def _warned(asked: SimulationRequest, run: Run) -> list[str]:
+    """Warn the user of a load unlike those of the calibration in use, and return the warnings."""
+    if asked.coefficients is None:
+        return []
+    found = load_warnings(read_coefficient_set(asked.coefficients), run)
+    for text in found:
+        warn_user(text)
+    return found
+
+
+def _about(
+    job: Job,
+    load: Load,
+    asked: SimulationRequest,
+    rate_per_s: float | None,
+    warned: Sequence[str] = (),
+) -> JsonObject:
     """Return a description of the simulation from which its metrics can be reproduced."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
     serving = job.deployment.serving
     notice = unread_notice(serving.engine, serving.engine_version)
+    notices = [*filter(None, [notice]), *warned]
     source = asked.coefficients or find_checkpoint(asked.checkpoint)
     encoder = job.latency.encoder
     return {
         **facts,
         "recipe": job.deployment.recipe.described(),
-        **({"notices": [notice]} if notice else {}),
+        **({"notices": notices} if notices else {}),
         **({} if encoder is None else {"encoder": encoder.to_json()}),
         "workload": load.document | {"rate_per_s": rate_per_s, "seed": load.used_seed},
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
@@ -310,11 +328,10 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     """
     if found.covariance is None or not run.requests.finished.any():
         return None
-    prompt = "1 prefill 2048 @ 0"
-    halves = posterior_step_half_widths(found, job.deployment, [standing_step(run), prompt])
-    step, ttft = (float(half) for half in halves)
+    halves = server_half_widths(found, job.deployment, standing_step(run))
     sentence = f"Calibrated to {source_names(found)}; the calibration gives the intervals."
-    return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
+    about = {"sentence": f"{sentence} {ttft_sentence(found)}"}
+    return simulated_intervals(job, run, halves, LEVEL, about)
 
 
 #: Option for a single engine only -> what to use instead for prefill and decode pools.
@@ -388,7 +405,8 @@ def simulated_pools(
     rate = network if given is None else given * GIGA
     link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
     found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
-    about = [_about(job, load, asked, rate_per_s) for job in jobs]
+    warned = _warned(asked, found.decode)
+    about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
     return PoolsSimulation(found, prefill, decode, about, reported)
 
 
@@ -448,10 +466,12 @@ def simulated_fleet(
             "give all kinds behind one router the same model"
         )
     kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
-    about = [_about(job, load, asked, rate_per_s) for job in jobs]
     workload = jobs[0].workload
     reported = _reported(asked, workload)
-    return FleetSimulation(run_fleet(kinds, spec, workload), kinds, spec, about, reported)
+    found = run_fleet(kinds, spec, workload)
+    warned = _warned(asked, found.run)
+    about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
+    return FleetSimulation(found, kinds, spec, about, reported)
 
 
 def _kind_job(

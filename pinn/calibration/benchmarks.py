@@ -1,9 +1,10 @@
 """Calibration to benchmark results: simulated loads are fitted to measured metrics."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from pinn.calibration import posterior
 from pinn.calibration.calibrate import Verdict, judge, judgements
 from pinn.calibration.calibrated import ServerCalibration
+from pinn.calibration.load_range import benchmark_range, mean_in_flight
 from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.calibration.prior import Prior
 from pinn.engines.deployment import Deployment
@@ -47,6 +49,10 @@ _RATES = ("output_tokens_per_s", "requests_per_s")
 #: Factor by which one more simulation lengthens all times to measure gains; and the maximum gain.
 #: Gains are limited because near saturation a metric contains little information about step times.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
+
+#: Name of a percentile among metrics, and columns of tables of metrics with their predictions.
+_PERCENTILE = re.compile(r"_p\d+_s$")
+_ERROR_COLUMNS = ("run", "load", "figure", "measured", "before", "after")
 
 _ALL = slice(None)
 
@@ -205,12 +211,15 @@ class BenchmarkCalibration(ServerCalibration):
         left_alone: Metrics that were not fitted, because their held-out error rose while the error
             of other metrics fell.
         overloaded: Names of fitted runs of an overloaded server.
+        percentiles: Columns as in ``held_out``, one row for each measured percentile that was not
+            fitted. Empty for a single load.
     """
 
     errors: pd.DataFrame
     held_out: pd.DataFrame
     left_alone: tuple[str, ...] = ()
     overloaded: tuple[str, ...] = ()
+    percentiles: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def calibrate_to_benchmarks(
@@ -231,18 +240,19 @@ def calibrate_to_benchmarks(
         PinnError: If a run has no metric to fit, or the simulated server completes none of its
             requests.
     """
-    found = _calibrate(runs, deployment, prior, engine)
+    found = _calibrate(runs, runs, deployment, prior, engine)
     worse = _worse_figures(found.held_out)
     fewer = [replace(run, figures=_without(run.figures, worse)) for run in runs]
     fewer = [run for run in fewer if run.figures]
     if not worse or not fewer:
         return found
-    alone = _calibrate(fewer, deployment, prior, engine)
+    alone = _calibrate(fewer, runs, deployment, prior, engine)
     served = simulated_rows(runs, deployment, alone.posterior.mean, engine)
     now = found.held_out.assign(after=served.simulated)
     others = now[now["figure"].isin(worse)]
     held_out = pd.concat([alone.held_out, others], ignore_index=True)
-    return replace(alone, held_out=held_out, left_alone=worse)
+    facts = alone.facts | {"held_out": held_out.to_dict("records")}
+    return replace(alone, held_out=held_out, facts=facts, left_alone=worse)
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
@@ -269,8 +279,9 @@ def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, 
 
 
 def _calibrate(
-    runs: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None
+    runs: Runs, measured: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None
 ) -> BenchmarkCalibration:
+    """Fit coefficients to the metrics of ``runs``, and check the percentiles of ``measured``."""
     served = partial(simulated_rows, deployment=deployment, engine=engine)
     before = served(runs, coefficients=prior.mean)
     drawn = noise_of_draws(runs, deployment, prior.mean, engine)
@@ -287,14 +298,19 @@ def _calibrate(
         *posterior.step_quantities(deployment, prior, fitted, requests, context),
         *posterior.scalar_quantities(prior, fitted, after.features / after.measured[:, None]),
     ]
-    verdicts, predicted = _left_out(runs, served, prior, before)
+    verdicts, predicted, fits = _left_out(runs, served, prior, before)
+    percentiles = _percentiles(measured, deployment, engine, prior.mean, fits)
     held_out = errors.assign(after=predicted) if len(predicted) else errors.iloc[:0]
     sources = [{"path": run.name, "tool": run.tool} for run in runs]
     facts = {"sources": sources, "figures": errors.to_dict("records")}
     facts["held_out"] = held_out.to_dict("records")
+    facts["held_out_percentiles"] = percentiles.to_dict("records")
+    facts["loads"] = benchmark_range(measured)
     evaluated = (quantities, verdicts, facts, errors, held_out)
     overloaded = tuple(run.name for run in runs if run.overload)
-    return BenchmarkCalibration(deployment, prior, fitted, *evaluated, overloaded=overloaded)
+    return BenchmarkCalibration(
+        deployment, prior, fitted, *evaluated, overloaded=overloaded, percentiles=percentiles
+    )
 
 
 @dataclass(frozen=True)
@@ -340,19 +356,22 @@ def fit_rows(
 
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
-) -> tuple[list[Verdict], Float[np.ndarray, " n"]]:
+) -> tuple[list[Verdict], Float[np.ndarray, " n"], dict[str, Vector]]:
     """Return changes in held-out error, and each load's metrics by a fit to all other loads.
 
-    For a single load, both results are empty.
+    The last result has the coefficients of these fits, by the text of the held-out load. For a
+    single load, all results are empty.
     """
     of_row = np.array([run.load.text for run in runs])[rows.run]
     each_load = list(dict.fromkeys(of_row))
     if len(each_load) < 2:
-        return [], np.zeros(0)
+        return [], np.zeros(0), {}
+    fits: dict[str, Vector] = {}
     simulated, spread = rows.simulated.copy(), rows.noise.copy()
     for load in each_load:
         out = of_row == load
         fitted = fit_rows(prior, rows, prior.mean, ~out)
+        fits[load] = fitted.mean
         found = served([run for run in runs if run.load.text == load], coefficients=fitted.mean)
         simulated[out] = found.simulated
         spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
@@ -362,18 +381,42 @@ def _left_out(
     order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
     ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
     spreads, weight = [before[order], spread[order]], TIME_NOISE / rows.noise[order]
-    return judgements("each load, held out", ratios, spreads, weight), simulated
+    return judgements("each load, held out", ratios, spreads, weight), simulated, fits
+
+
+def _percentiles(
+    runs: Runs,
+    deployment: Deployment,
+    engine: EngineSpec | None,
+    before: Vector,
+    fits: Mapping[str, Vector],
+) -> pd.DataFrame:
+    """Return measured percentiles that are not fitted, and their predictions, as a table.
+
+    Args:
+        runs: Benchmark runs with all their metrics.
+        deployment: Deployment of the server.
+        engine: Scheduler settings of the server.
+        before: Coefficients before the calibration.
+        fits: Text of a load -> coefficients fitted to all other loads.
+    """
+    rows = []
+    for run in runs:
+        fitted = fitted_figures(run)
+        names = [n for n in run.figures if _PERCENTILE.search(n) and n not in fitted]
+        if names and run.load.text in fits:
+            latencies = (_latency(deployment, each) for each in (before, fits[run.load.text]))
+            load = benchmark_workload(run)
+            jobs = [measured_job(deployment, load, latency, engine) for latency in latencies]
+            sides = [_values(each, names) for each in simulate_many(jobs)]
+            rows += [
+                (run.name, run.load.text, name, run.figures[name], *predicted)
+                for name, *predicted in zip(names, *sides, strict=True)
+            ]
+    return pd.DataFrame(rows, columns=list(_ERROR_COLUMNS))
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
     """Return a decode step's mean number of requests (by Little's law) and their mean context."""
-    requests, context = [], []
-    for run in runs:
-        load = run.load
-        rate = run.figures.get("requests_per_s", load.rate_per_s)
-        first, gap = run.typical_s("ttft") or 0.0, run.typical_s("tpot", "itl") or 0.0
-        length = run.typical_s("e2e") or first + gap * load.output.mean
-        in_flight = load.concurrency or load.requests
-        requests.append(min(rate * length, in_flight) if rate else in_flight)
-        context.append(load.prompt.mean + load.output.mean / 2)
-    return float(np.mean(requests)), float(np.mean(context))
+    context = [run.load.prompt.mean + run.load.output.mean / 2 for run in runs]
+    return float(np.mean([mean_in_flight(run) for run in runs])), float(np.mean(context))

@@ -12,6 +12,7 @@ from pinn.calibration import calibrate, posterior
 from pinn.calibration.alpha import AlphaCalibration, calibrate_alpha
 from pinn.calibration.calibrate import BetaSettings, Intervals, Verdict, judgements
 from pinn.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed
+from pinn.calibration.load_range import range_of
 from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior, Quantity
 from pinn.calibration.prior import Prior, all_features
 from pinn.calibration.requests import read_requests
@@ -116,6 +117,7 @@ def run_calibration(
         "sources": traces.manifest["sources"], **asdict(settings),
         "used": len(beta.noise), "noise": float(np.median(beta.noise)),
         "errors": _records(errors), "requests": _records(alpha.errors),
+        "loads": {"requests_in_flight": range_of(used.sums.requests)},
     }  # fmt: skip
     return Calibration(
         deployment, prior, alpha.posterior, quantities, verdicts, facts, beta, alpha, errors
@@ -269,7 +271,9 @@ def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) 
     ]
     verdicts = _left_out(steps, features, prior)
     sources = [{"path": steps.name, "sha256": steps.report.sha256}]
-    facts = {"sources": sources, "used": len(steps), "noise": scale}
+    facts: dict[str, Any] = {"sources": sources, "used": len(steps), "noise": scale}
+    sums = steps.sums(deployment.model.window_tokens)
+    facts["loads"] = {"requests_in_flight": range_of(sums.requests)}
     return StepCalibration(deployment, prior, fitted, quantities, verdicts, facts, steps)
 
 

@@ -101,6 +101,22 @@ def _of_benchmarks(found: BenchmarkCalibration) -> Iterator[MetricError]:
         yield MetricError(name, key, verdict, held, word if held else "fitted", cause)
 
 
+def percentile_errors(found: BenchmarkCalibration) -> list[MetricError]:
+    """Return the held-out errors of the highest measured percentile of each latency."""
+    if found.percentiles.empty:
+        return []
+    highest: dict[str, str] = {}
+    for figure in sorted(found.percentiles["figure"]):
+        highest[figure.partition("_")[0]] = figure
+    errors = []
+    for key, figure in ((key, highest[key]) for key in _NAMES if key in highest):
+        rows = found.percentiles[found.percentiles["figure"] == figure]
+        verdict = judge("", *(_error(rows, side) for side in ("before", "after")))
+        name = f"{_NAMES[key]} {figure.split('_')[1]}"
+        errors.append(MetricError(name, key, verdict, True, verdict.word))
+    return errors
+
+
 def _error(rows: pd.DataFrame, side: str) -> np.ndarray:
     return (rows[side] / rows["measured"] - 1).to_numpy(float)
 

@@ -160,6 +160,49 @@ def posterior_step_half_widths(
     return NORMAL_QUANTILE * np.hypot(spread, noise)
 
 
+def server_half_widths(
+    found: CoefficientSet, deployment: Deployment, batch: str
+) -> tuple[float, float]:
+    """Return half-widths of 90 % intervals of log step time and of log TTFT below saturation.
+
+    The half-width of TTFT is that of a prompt's step time, or that of the file's held-out TTFTs if
+    it is larger.
+
+    Args:
+        found: Coefficients with a covariance.
+        deployment: Deployment that serves.
+        batch: Batch whose step time is predicted, in the notation of the command line.
+    """
+    step, prompt = posterior_step_half_widths(found, deployment, [batch, _PROMPT]).tolist()
+    errors = held_out_ttft_errors(found)
+    if not len(errors):
+        return step, prompt
+    from scipy.special import stdtrit  # import only when needed, because scipy is slow to load
+
+    quantile = float(stdtrit(len(errors), (1 + LEVEL) / 2))
+    return step, max(prompt, quantile * float(np.sqrt(np.mean(errors**2))))
+
+
+def held_out_ttft_errors(found: CoefficientSet) -> Float[np.ndarray, " n"]:
+    """Return log ratios of predicted to measured TTFT for the held-out loads of a calibration."""
+    rows = found.calibration.get("held_out") or ()
+    ratios = [e["after"] / e["measured"] for e in rows if e["figure"].startswith("ttft")]
+    return np.log(np.array(ratios, float))
+
+
+def ttft_sentence(found: CoefficientSet) -> str:
+    """Return a sentence on the held-out TTFTs behind the TTFT interval of a calibration."""
+    errors = held_out_ttft_errors(found)
+    if not len(errors):
+        return "The TTFT interval was not checked, since the calibration has no held-out TTFT."
+    size = 100 * float(np.median(np.abs(np.expm1(errors))))
+    return f"The TTFT interval allows for {len(errors)} held-out TTFTs (median APE {size:.1f} %)."
+
+
+#: Batch whose step represents the time to first token.
+_PROMPT = "1 prefill 2048 @ 0"
+
+
 def posterior_evidence(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Evidence:
@@ -176,11 +219,14 @@ def posterior_evidence(
     known = prior_of_set(found)
     half = NORMAL_QUANTILE * np.sqrt(np.diag(known.covariance))
     low, high = np.maximum(known.mean - half, known.lower).tolist(), (known.mean + half).tolist()
-    *halves, usual = posterior_step_half_widths(found, deployment, [*batches, REFERENCE_BATCH])
+    halves = posterior_step_half_widths(found, deployment, batches) if batches else ()
+    step, ttft = server_half_widths(found, deployment, REFERENCE_BATCH)
+    source = file_evidence(found)
     return replace(
-        file_evidence(found),
+        source,
+        distance={"sentence": f"{source.sentence} {ttft_sentence(found)}"},
         level=LEVEL,
-        usual={"tpot": around(1.0, float(usual))},
+        usual={"tpot": around(1.0, step), "ttft": around(1.0, ttft)},
         coefficient_ends={NAMES[i]: (low[i], high[i]) for i in np.flatnonzero(half > 0)},
         step_ends=[around(1.0, float(half)) for half in halves],
         reference=REFERENCE_BATCH,

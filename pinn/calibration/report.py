@@ -9,11 +9,12 @@ import pandas as pd
 
 from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
-from pinn.calibration.held_out import metric_errors, warnings_of
+from pinn.calibration.held_out import metric_errors, percentile_errors, warnings_of
 from pinn.calibration.overloaded import EXCLUDED
 from pinn.common.numbers import number
 from pinn.common.run_names import short_names
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, printed, say
+from pinn.engines.labels import server_label
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.taken_flags import TAKEN
 from pinn.surrogate.coefficient_set import set_to_json, write_coefficient_set
@@ -118,6 +119,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
     shown += others if details else [_shortened(note) for note in others[:_NOTES]]
     for note in shown:
         say(note)
+    say(server_label(fitted.found.deployment))
     for found in [fitted.found] if fitted.first is None else [fitted.first.found, fitted.found]:
         say(_heading(found))
         if details or found is fitted.found:
@@ -173,20 +175,19 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
 
 
 def _heading(found: AnyCalibration) -> str:
-    deployment, facts = found.deployment, found.facts
-    what = f"{deployment.model.title} on {deployment.gpu.name}"
+    facts = found.facts
     if isinstance(found, calibrated.Calibration):
         names = ", ".join(Path(source["path"]).name for source in facts["sources"])
         return (
-            f"{what}, {names}: fitted to {facts['used']} intervals ({facts['kind']}); "
+            f"fitted to {facts['used']} intervals ({facts['kind']}) of {names}; "
             f"residual {100 * facts['noise']:.1f} %"
         )
     if isinstance(found, calibrated.StepCalibration):
         return (
-            f"{what}: fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
+            f"fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
             f"residual {100 * facts['noise']:.1f} %"
         )
-    return f"{what}: fitted to {len(found.errors)} metrics of {len(facts['sources'])} runs"
+    return f"fitted to {len(found.errors)} metrics of {len(facts['sources'])} runs"
 
 
 def _detail_tables(found: AnyCalibration) -> list[Grid]:
@@ -230,7 +231,7 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
         held = "held-out" if len(found.held_out) else "fitted"
         verdict = Column("", True)
         table = Grid.of(f"MAPE, {held} loads", "n", "before", "after", verdict)
-        for each in metric_errors(found)[:_ERRORS]:
+        for each in [*metric_errors(found)[:_ERRORS], *percentile_errors(found)]:
             # The last column, such as ``better``, is derived from the errors in the same row.
             table.add(each.metric, str(each.verdict.count), *each.verdict.figures[:2], each.word)
     return table
@@ -323,6 +324,9 @@ def _figures(found: benchmarks.BenchmarkCalibration) -> Grid:
     key = ["run", "load", "figure"]
     held = found.held_out.set_index(key)["after"].rename("held out")
     rows = found.held_out if len(found.held_out) else found.errors
+    if len(found.percentiles):
+        rows = pd.concat([rows, found.percentiles], ignore_index=True)
+        held = rows.set_index(key)["after"].rename("held out")
     fitted = found.errors.set_index(key)["after"].rename("fitted")
     table = rows.drop(columns="after").join(held, on=key).join(fitted, on=key)
     short = short_names(list(table["run"]))

@@ -142,6 +142,27 @@ def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     return next((place for place in places if (place / _FILE).is_file()), None)
 
 
+def needed_kernels(checkpoint: Path, what: str) -> Path:
+    """Return the JSON file of the kernel surrogates to use, which may be part of a cache key.
+
+    The file has the hash of the tensor file beside it, so a cache key of the file covers both.
+
+    Args:
+        checkpoint: Path of the checkpoint in use.
+        what: Quantity that needs the surrogates, as the subject of the error.
+
+    Raises:
+        PinnError: If :func:`find_kernels` finds no surrogates.
+    """
+    folder = find_kernels(None, checkpoint)
+    if folder is None:
+        raise PinnError(
+            f"{what} needs kernel surrogates, and there are none: fit them with 'python train.py "
+            "kernels=on'"
+        )
+    return folder / _FILE
+
+
 # Folder of cached results, and atomic writing, so that no process reads an incomplete file.
 
 

@@ -1,7 +1,9 @@
 """Short names of deployments for tables and headings."""
 
 from pinn.engines.deployment import Deployment
-from pinn.specs.serving import VLLM
+from pinn.engines.recipe import served_release
+from pinn.specs.flags import flags_of
+from pinn.specs.serving import VLLM, ServingSpec
 
 
 def hardware_label(deployment: Deployment) -> str:
@@ -28,3 +30,23 @@ def step_limits(deployment: Deployment) -> str:
     """Return the maximum tokens and requests per step as text."""
     recipe = deployment.recipe
     return f"up to {recipe.token_budget:,} tokens and {recipe.max_requests:,} requests per step"
+
+
+def server_label(deployment: Deployment) -> str:
+    """Return model, GPU, formats, engine release and all flags not at their default, as text.
+
+    The release is marked as assumed if none was given.
+    """
+    serving = deployment.serving
+    release = f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
+    if not serving.engine_version:
+        release += " (assumed; set it with --engine-version)"
+    flags = [flag for flag in flags_of(ServingSpec) if flag.name not in _IN_RELEASE]
+    values = ((flag, getattr(serving, flag.name)) for flag in flags)
+    given = [flag.written(value) for flag, value in values if value != flag.default]
+    where = f"{deployment.model.title} on {deployment.gpu.name}"
+    return ", ".join([where, format_label(deployment), release, *given])
+
+
+#: Flags that are part of the release in a server's label.
+_IN_RELEASE = ("engine", "engine_version")

@@ -470,9 +470,10 @@ def _append_tokens(
     elif not request.warmup:
         gap = server.start_s - request.gap_start_s
         run = engine.gaps[max(counters.n_gaps - 1, 0)]
-        if counters.n_gaps == 0 or run.seconds != gap or run.tokens != tokens:
+        same = run.seconds == gap and run.tokens == tokens and run.stage == request.stage
+        if counters.n_gaps == 0 or not same:
             run = engine.gaps[counters.n_gaps]
-            run.seconds, run.count, run.tokens = gap, 0, tokens
+            run.seconds, run.count, run.tokens, run.stage = gap, 0, tokens, request.stage
             counters.n_gaps += 1
         run.count += 1
     request.gap_start_s = server.start_s

@@ -148,11 +148,20 @@ class GapRuns:
         seconds: Length of each gap of a run, in seconds.
         count: Number of equal gaps in a run.
         tokens: Tokens that arrive together at the end of each gap; 1 without speculative decoding.
+        stage: Load stage of the requests.
     """
 
     seconds: Float[np.ndarray, " runs"]
     count: Int[np.ndarray, " runs"]
     tokens: Int[np.ndarray, " runs"]
+    stage: Int[np.ndarray, " runs"]
+
+    def of_stage(self, stage: int | None) -> GapRuns:
+        """Return the gaps of a load stage's requests; of all stages if ``stage`` is None."""
+        if stage is None:
+            return self
+        mine = self.stage == stage
+        return GapRuns(*(getattr(self, f.name)[mine] for f in fields(GapRuns)))
 
     @property
     def per_token(self) -> tuple[Float[np.ndarray, " runs"], Int[np.ndarray, " runs"]]:

@@ -213,7 +213,7 @@ def _collect(
         total += steps
         check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
         for parts, state in zip(taken, states, strict=True):
-            counters, names = state.counters, ("seconds", "count", "tokens")
+            counters, names = state.counters, [f.name for f in fields(GapRuns)]
             runs = (state.gaps[name][: counters.n_gaps] for name in names)
             moved = _taken(state.transfers, counters.n_transfers)
             _extend(parts, (state.steps[: counters.n_steps], *runs, moved))

@@ -399,11 +399,12 @@ class Event:
 
 
 class Gap:
-    """ITL gaps of equal length: their length in seconds, and their number."""
+    """ITL gaps of equal length in a load stage: their length in seconds, and their number."""
 
     seconds: F8
     count: I8
     tokens: I8  # number of tokens that arrive together at the end of each gap
+    stage: I8  # load stage of the requests
 
 
 #: Numpy types of the records whose fields are accessed by name.

@@ -105,10 +105,9 @@ def client_statistics(
 
     ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and ``scheduling_delay`` (arrival to first
     scheduling) cover finished requests; ``first_turn_ttft`` and ``later_turn_ttft`` cover finished
-    requests of conversations. ``itl`` covers all ITL gaps of a run, but the mean gap of each
-    request for a single stage. Under speculative decoding, tokens that arrive together share their
-    gap in ``itl``, while ``step_itl`` has the gaps as clients see them. Drafted and accepted tokens
-    are counted, too.
+    requests of conversations. ``itl`` covers all ITL gaps. Under speculative decoding, tokens that
+    arrive together share their gap in ``itl``, while ``step_itl`` has the gaps as clients see them.
+    Drafted and accepted tokens are counted, too.
 
     Args:
         run: Records of the run.
@@ -137,10 +136,8 @@ def client_statistics(
     if not begins.all():
         for name, turns in (("first_turn_ttft", begins), ("later_turn_ttft", ~begins)):
             found |= latency_statistics(name, r.ttft_s[done & turns], None, percentiles)
-    if stage is not None:
-        return found | latency_statistics("itl", tpot_s, None, percentiles)
-    found |= latency_statistics("itl", *run.gaps.per_token, percentiles)
-    return found | _verification(run, percentiles)
+    found |= latency_statistics("itl", *run.gaps.of_stage(stage).per_token, percentiles)
+    return found | _verification(run, percentiles) if stage is None else found
 
 
 def _counts(run: Run, mine: np.ndarray, done: np.ndarray) -> Metrics:

@@ -76,6 +76,12 @@ class Flag:
         """Return the flag as typed, such as ``--tensor-parallel-size``."""
         return "--" + self.name.replace("_", "-")
 
+    def written(self, value: FlagValue) -> str:
+        """Return the flag with a value as typed, such as ``--no-enable-prefix-caching``."""
+        if isinstance(value, bool):
+            return self.option if value else f"--no-{self.option.removeprefix('--')}"
+        return f"{self.option} {value}"
+
     @property
     def other_names(self) -> tuple[str, ...]:
         """Return the other engines' names of the flag, with underscores."""

@@ -176,21 +176,16 @@ def encoder_time(
     if reader is None or isinstance(reader, Unread) or not reader.encoder.heads:
         fault = f"the {media.kind} encoder of {model.name} is unknown"
         raise PinnError(f"{option}: {fault}: count its tokens in --input-len")
-    folder = files.find_kernels(None, checkpoint or files.find_checkpoint())
-    if folder is None:
-        raise PinnError(
-            f"{option}: the time of an encoder needs kernel surrogates, and there are "
-            "none: fit them with 'python train.py kernels=on'"
-        )
+    kernels = files.needed_kernels(
+        checkpoint or files.find_checkpoint(), f"{option}: the time of an encoder"
+    )
     ranks = encoder_ranks(deployment, reader.encoder)
     if ignores_data_mode(deployment, reader.encoder):
         serving = deployment.serving
         release = f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
         warn_user(f"{release} has no --mm-encoder-tp-mode data for this model and ignores it")
-    # The surrogates are a JSON and a tensor file. The JSON file has the hash of the tensor file, so
-    # a cache key of the JSON file covers both.
     first_s, further_s = remembered_value(
-        _seconds, folder / "kernels.json", reader.encoder, deployment.gpu, ranks, media.item
+        _seconds, kernels, reader.encoder, deployment.gpu, ranks, media.item
     )
     rate = deployment.gpu.matmul_flop_per_s(precision("bf16"))
     floor_s = media.item.flop(reader.encoder) / rate / (ranks.layers * ranks.items)

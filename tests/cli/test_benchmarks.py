@@ -2,11 +2,13 @@
 
 import json
 import re
+import warnings
 
 import numpy as np
 import pytest
 from benchmark_files import vllm_bench
 from engine_pages import iteration_log, metrics_pages, request_spans
+from one_screen import assert_one_screen
 from pages import command_on
 from served_load import served
 
@@ -127,6 +129,49 @@ def test_only_what_is_better_beyond_noise_is_written(run, coefficients, tmp_path
     assert result.exit_code == 0, result.output
     assert "WARNING" in result.stdout
     assert out.exists()
+
+
+def test_a_calibration_is_checked_at_percentiles_and_warns_of_other_loads(
+    run, coefficients, tmp_path
+):
+    """The file of a server 20 % slower, used with its own load and with loads unlike it."""
+    base, out = read_coefficient_set(coefficients), tmp_path / "calibrated.json"
+    files = [tmp_path / f"c{concurrency}.json" for concurrency in (4, 16)]
+    loads = [
+        served(lambda d: LinearLatency(d, 1.2 * base.beta, 1.2 * base.alpha), n, requests=64)
+        for n in (4, 16)
+    ]
+    for path, of in zip(files, loads, strict=True):
+        path.write_text(json.dumps(vllm_bench(of)))
+    result = run("calibrate", "--base", coefficients, "-o", out, *LLAMA, "--benchmarks", *files)
+    assert result.exit_code == 0, result.output
+    assert_one_screen(result.stdout)
+    for latency in ("TTFT", "TPOT", "ITL"):
+        assert re.search(rf"{latency} p99 +2 +16\.67 % +\d\.\d\d % +better", result.stdout)
+    rows = read_coefficient_set(out).calibration["held_out_percentiles"]
+    (row,) = (r for r in rows if (r["run"], r["figure"]) == (str(files[0]), "ttft_p99_s"))
+    assert row["measured"] == pytest.approx(loads[0].figures["ttft_p99_s"])
+    assert row["before"] == pytest.approx(row["measured"] / 1.2, rel=1e-3)
+    assert row["before"] < row["after"] == pytest.approx(row["measured"], rel=0.15)
+
+    predicted = pinn.predict(coefficients=out).report("32 decode @ 700")
+    low, high = predicted["intervals"]["ttft"]
+    assert low < 1 < high
+    assert low * high == pytest.approx(1)
+    assert "The TTFT interval allows for 2 held-out TTFTs" in predicted["distance"]["sentence"]
+
+    usual = {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8, "requests": 64}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "notices" not in pinn.simulate(usual, coefficients=out).to_json()
+    for change, said in (
+        ({"prompt_tokens": 1024}, "a mean prompt length of 1,024 tokens, but .* fitted to 512:"),
+        ({"output_tokens": 32}, "a mean output length of 32 tokens, but .* fitted to 64:"),
+        ({"concurrency": 64}, r"6\d(\.\d)? requests in flight .* fitted to 4 to 1[56](\.\d)?:"),
+    ):
+        with pytest.warns(UserWarning, match=said):
+            (notice,) = pinn.simulate(usual | change, coefficients=out).to_json()["notices"]
+        assert re.search(said, notice)
 
 
 def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,8 +15,11 @@ from simulator_helpers import BLIS_KEYS, Recorder, deployment, load, play
 
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
+from pinn.simulator.fleets.run import simulate_fleet
+from pinn.simulator.fleets.spec import FleetSpec
 from pinn.simulator.linear_latency import LinearLatency, latency_from_checkpoint, latency_from_json
 from pinn.simulator.metric_features import request_delay_features, request_feature_sums
+from pinn.simulator.pools import Pool, simulate_pools
 from pinn.simulator.report import print_report
 from pinn.simulator.run import plot_timeline, write_requests
 from pinn.simulator.sensitivity import coefficient_sensitivities
@@ -63,6 +67,54 @@ def test_figures_of_stages_and_of_lost_requests():
     assert first["itl_mean_ms"] == 1000
     assert (second["timed_out_requests"], second["rejected_requests"]) == (1, 1)
     assert np.isnan(second["e2e_mean_ms"])
+
+
+@dataclass
+class SecondPerToken(Recorder):
+    """A latency model in which each token of a batch takes a second."""
+
+    def step_time(self, batch):
+        return float(sum(batch.new_tokens))
+
+
+def test_the_itl_of_a_stage_is_of_its_gaps_between_tokens():
+    # Stage 0: a prompt of 4 tokens arrives beside an answer, whose third gap has 1 + 4 tokens.
+    workload = load([4, 4, 4], [5, 1, 3], [0, 5.5, 0], stage=[0, 0, 1], stage_starts_s=(0.0, 20.0))
+    run = play(workload, recorder=SecondPerToken()).run
+    first, second = run_statistics(run, 0, (100,)), run_statistics(run, 1, (100,))
+    assert (first["itl_mean_ms"], first["itl_p50_ms"], first["itl_p100_ms"]) == (2000, 1000, 5000)
+    assert (first["tpot_mean_ms"], first["tpot_p100_ms"]) == (2000, 2000)
+    assert (second["itl_mean_ms"], second["itl_p100_ms"]) == (1000, 1000)
+    whole = run_statistics(run, None, (100,))
+    assert (whole["itl_mean_ms"], whole["itl_p100_ms"]) == (pytest.approx(10_000 / 6), 5000)
+
+
+def on_one_server(pool, workload):
+    return simulate(pool.deployment, workload, pool.latency, pool.engine)
+
+
+def on_two_pools(pool, workload):
+    return simulate_pools(pool, pool, workload).decode
+
+
+def on_a_fleet(pool, workload):
+    return simulate_fleet([pool, pool], FleetSpec(), workload).run
+
+
+@pytest.mark.parametrize("serve", [on_one_server, on_two_pools, on_a_fleet])
+def test_each_stage_has_one_gap_for_each_token_after_the_first(serve):
+    rng, n = np.random.default_rng(5), 90
+    columns = {"stage": np.repeat([0, 1, 2], n // 3), "stage_starts_s": (0.0, 0.004, 0.008)}
+    offsets = np.sort(rng.uniform(0, 0.004, (3, n // 3))).ravel()
+    lengths = rng.integers(4, 40, n), rng.integers(1, 24, n)
+    workload = load(*lengths, offsets, warmup_requests=10, **columns)
+    run = serve(Pool(deployment(), latency(), EngineSpec()), workload)
+    r = run.requests
+    assert r.warmup.sum() == 10
+    for stage in range(3):
+        expected = np.nansum(r.token_gaps[r.of_stage(stage)])
+        assert run.gaps.of_stage(stage).count.sum() == expected > 0
+    assert run.gaps.count.sum() == np.nansum(r.token_gaps[r.of_stage(None)])
 
 
 def test_recomputed_tokens_are_counted():

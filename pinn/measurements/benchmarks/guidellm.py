@@ -7,7 +7,12 @@ in milliseconds. Metrics are those of successful requests.
 """
 
 from pinn.measurements.benchmarks import documents
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    Load,
+    SharedPrefix,
+    StatedServer,
+)
 from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
@@ -57,7 +62,7 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
     prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
     lengths = reading.stated_lengths(prompt, output, std="std_dev")
     sending = reading.concurrency(concurrency), reading.or_stated("request_rate", rate)
-    prefix = reading.prefix(_prefix(point))
+    prefix = reading.prefix(_prefix(point), "prompts share prefixes as the file states")
     load = Load(served + failed, *lengths, *sending, process, prefix=prefix)
     return reading.run(load, figures, served, failed, _server(point, config))
 
@@ -81,13 +86,14 @@ def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:
     raise NotUsable(f"the load has the unknown type {kind!r}")
 
 
-def _prefix(point: Tree) -> tuple[int, int, int] | None:
-    """Return the number of prefix groups, prompts per group and prefix tokens; None if unstated."""
+def _prefix(point: Tree) -> SharedPrefix | None:
+    """Return the groups of prompts that share a prefix; None if the file states none."""
     for data in point.at("spec").trees("data"):
         for bucket in data.trees("prefix_buckets")[:1]:
             if tokens := bucket.count("prefix_tokens"):
                 groups = bucket.count("prefix_count") or 1
-                return groups, -(-_count(point.at("metrics"), "successful") // groups), tokens
+                each = -(-_count(point.at("metrics"), "successful") // groups)
+                return SharedPrefix(groups, each, tokens)
     return None
 
 

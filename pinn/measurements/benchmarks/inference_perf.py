@@ -17,6 +17,7 @@ from pinn.measurements.benchmarks.benchmark_run import (
     BenchmarkRun,
     Lengths,
     Load,
+    SharedPrefix,
     StatedServer,
 )
 from pinn.measurements.benchmarks.documents import Document, NotUsable
@@ -56,9 +57,8 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
         output = _mean(successes, "output_tokens", "output_len")
         counted = "output tokens are the tool's count, up to 20 % too low (--output-tokens)"
         reading.assumed.append(counted)
-    prefix = reading.prefix(_shared_prompts(shared))
-    if prefix is not None:
-        reading.assumed.append("prompts repeat and share prefixes as config.yaml states")
+    repeats = "prompts repeat and share prefixes as config.yaml states"
+    prefix = reading.prefix(_shared_prompts(shared), repeats)
     rate = summary.number("requested_rate")
     has_rate = rate is not None or given.request_rate is not None
     prompt = reading.needed("prompt_tokens", _mean(successes, "prompt_len", "prompt_tokens"))
@@ -99,9 +99,10 @@ def _stated_server(file: Path, served: str) -> StatedServer:
     return StatedServer(experiment.text("model") or served, flags=flags, source=source)
 
 
-def _shared_prompts(shared: Tree) -> tuple[int, int, int] | None:
+def _shared_prompts(shared: Tree) -> SharedPrefix | None:
     groups, each = shared.count("num_groups"), shared.count("num_prompts_per_group")
-    return (groups, each, shared.count("system_prompt_len")) if groups and each else None
+    tokens = shared.count("system_prompt_len")
+    return SharedPrefix(groups, each, tokens) if groups and each else None
 
 
 def _mean(values: Tree, *names: str) -> float | None:

@@ -9,7 +9,12 @@ from pathlib import Path
 from pinn.common.documents import MOST_CSV_BYTES, read_text
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks import marks
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Load, StatedServer
+from pinn.measurements.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    Load,
+    SharedPrefix,
+    StatedServer,
+)
 from pinn.measurements.benchmarks.documents import NotUsable, kept
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.specs.flags import FlagValue
@@ -130,7 +135,7 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
         reading.needed("concurrency")
     sides = reading.lengths(prompt), reading.lengths(output)
     sending = given.concurrency, rate if given.concurrency is None else given.request_rate
-    prefix = reading.prefix(_prefix(counts, served, prompt, reading))
+    prefix = reading.prefix(*_prefix(counts, served, prompt))
     load = Load(given.num_prompts or served, *sides, *sending, prefix=prefix)
     figures = {figure: _mean(counts, names, "", served) for figure, names in _HISTOGRAMS.items()}
     if given.duration:
@@ -168,17 +173,21 @@ def _mean(
 
 
 def _prefix(
-    counts: dict[str, float], served: int, prompt: float, reading: Reading
-) -> tuple[int, int, int] | None:
+    counts: dict[str, float], served: int, prompt: float
+) -> tuple[SharedPrefix | None, str]:
+    """Return the prefix that explains the hits of the prefix cache, and the assumption behind it.
+
+    Args:
+        counts: Counters of the page.
+        served: Number of served requests.
+        prompt: Mean prompt length, in tokens.
+    """
     queries = counts.get("prefix_cache_queries_total", 0.0)
     hits = counts.get("prefix_cache_hits_total", 0.0) / queries if queries else 0.0
-    if reading.given.prompt_groups is not None or hits < _HITS:
-        return None
-    reading.assumed.append(
-        f"the {hits:.0%} of prompt tokens that hit the prefix cache are a prefix "
-        "that all prompts share (--prompt-groups)"
-    )
-    return 1, served, round(hits * prompt)
+    if hits < _HITS:
+        return None, ""
+    shared = f"the {hits:.0%} of prompt tokens that hit the prefix cache are a prefix"
+    return SharedPrefix(1, served, round(hits * prompt)), f"{shared} that all prompts share"
 
 
 def _server(page: Page) -> StatedServer:

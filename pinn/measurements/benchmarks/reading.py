@@ -57,6 +57,11 @@ class GivenLoad:
     def __post_init__(self) -> None:
         check_flags(self)
         self.length_shares()
+        if self.prompt_groups is None and (self.prompts_per_group > 1 or self.shared_tokens > 0):
+            raise PinnError(
+                "--prompts-per-group and --shared-tokens describe groups of prompts, but "
+                "--prompt-groups is missing: add --prompt-groups 1"
+            )
 
     def length_shares(self) -> tuple[float, float]:
         """Return the minimum and maximum of ``length_range``, relative to the nominal length."""
@@ -177,15 +182,19 @@ class Reading:
         nominal = mean / ((low + high) / 2)
         return Lengths(mean, low * nominal, high * nominal)
 
-    def prefix(self, stated: tuple[int, int, int] | None = None) -> SharedPrefix | None:
-        """Return the shared prefixes that file or user state; otherwise assume that none exist."""
+    def prefix(self, stated: SharedPrefix | None = None, assumed: str = "") -> SharedPrefix | None:
+        """Return the shared prefixes that the user states, else the file; else assume none.
+
+        Args:
+            stated: Shared prefixes as the file states them; None if it does not.
+            assumed: Assumption to note if they are used.
+        """
         given = self.given
-        if stated:
-            return SharedPrefix(*stated)
-        if given.prompt_groups is None:
-            self.assumed.append("no two prompts share a prefix (--prompt-groups)")
-            return None
-        return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
+        if given.prompt_groups is not None:
+            return SharedPrefix(given.prompt_groups, given.prompts_per_group, given.shared_tokens)
+        none = "no two prompts share a prefix"
+        self.assumed.append(f"{assumed if stated else none} (--prompt-groups)")
+        return stated
 
 
 _FLAGS = {each.name: each for each in flags_of(GivenLoad)}

@@ -147,7 +147,8 @@ class TraceTables:
         """Read a table by name.
 
         Raises:
-            PinnError: If the folder has no such table, or the table is damaged.
+            PinnError: If the folder has no such table, or the table's file is missing, or differs
+                from the checksum in the manifest.
         """
         entry = self.manifest["tables"].get(name)
         if entry is None:
@@ -155,12 +156,15 @@ class TraceTables:
             raise PinnError(f"{self.folder} has no table {name!r}: it has {known}")
         path = self.folder / entry["file"]
         try:
-            table = pq.read_table(path, columns=columns)
+            found = file_sha256(path)
+            if found != entry["sha256"]:
+                raise PinnError(
+                    f"{path} was changed after it was ingested: its SHA-256 is {found[:12]}..., "
+                    f"but {entry['sha256'][:12]}... in {MANIFEST}: ingest the traces again"
+                )
+            return pq.read_table(path, columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
             raise PinnError(f"{path} cannot be read ({error}): ingest the traces again") from error
-        if table.num_rows != entry["rows"]:
-            raise PinnError(f"{path} has {table.num_rows} rows, its manifest {entry['rows']}")
-        return table
 
     @cached_property
     def steps(self) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from typing import Any
 from pinn.common import files
 from pinn.common.store import remembered_value
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError
 from pinn.specs.gpu import load_gpu
 
 # Distance from the measured kernels, as commands use it; the module ``held_out`` computes it.
@@ -100,15 +99,8 @@ def locate_each(
     Raises:
         PinnError: If there are no kernel surrogates, or the batch cannot be read.
     """
-    folder = files.find_kernels(None, checkpoint)
-    if folder is None:
-        raise PinnError(
-            "no kernel surrogates in the checkpoint's folder, so distances are unknown: "
-            "fit them with 'python train.py kernels=on'"
-        )
-    # The surrogates are a JSON and a tensor file. The JSON file has the hash of the tensor file, so
-    # a cache key of the JSON file covers both.
-    found = remembered_value(_distances, folder / "kernels.json", deployment, list(batches))
+    kernels = files.needed_kernels(checkpoint, "the distance from measured kernels")
+    found = remembered_value(_distances, kernels, deployment, list(batches))
     return [KernelDistance(**each) for each in found]
 
 

@@ -17,6 +17,7 @@ from pinn.measurements.benchmarks.benchmark_run import (
     BenchmarkRun,
     Lengths,
     Load,
+    SharedPrefix,
     StatedServer,
 )
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
@@ -226,6 +227,24 @@ def test_a_rate_that_the_user_gives_takes_the_place_of_a_concurrency(closed, tmp
     assert one(paths).load.concurrency == closed.load.concurrency
     load = one(paths, request_rate=4.0).load
     assert (load.concurrency, load.rate_per_s) == (None, 4.0)
+
+
+def test_groups_of_prompts_that_the_user_gives_take_the_place_of_those_in_the_file(
+    closed, tmp_path
+):
+    paths = write(closed, "inference-perf", tmp_path / "run")
+    run = one(paths)
+    assert run.load.prefix == SharedPrefix(10, closed.load.requests // 10, 0)
+    assert any("as config.yaml states (--prompt-groups)" in text for text in run.assumed)
+    run = one(paths, prompt_groups=2, prompts_per_group=3, shared_tokens=64)
+    assert run.load.prefix == SharedPrefix(2, 3, 64)
+    assert not any("share prefixes" in text for text in run.assumed)
+
+
+@pytest.mark.parametrize("lone", [{"prompts_per_group": 3}, {"shared_tokens": 64}])
+def test_properties_of_groups_of_prompts_need_groups(lone):
+    with pytest.raises(PinnError, match="--prompt-groups is missing: add --prompt-groups 1"):
+        GivenLoad(**lone)
 
 
 def test_clients_of_inference_perf_abort_requests_after_their_timeout(closed, tmp_path):

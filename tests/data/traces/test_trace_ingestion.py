@@ -7,11 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from trace_runs import TRUE_COEFFICIENTS, engine_run, lines_of
 from typer.testing import CliRunner
 
 from pinn.cli.ingest import app as ingest_app
+from pinn.common.files import file_sha256
 from pinn.errors import PinnError
 from pinn.measurements.traces.batches import context_estimate
 from pinn.measurements.traces.cycles import accounting, medians_by_decodes
@@ -155,12 +158,29 @@ def test_tables_that_were_cut_off_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     ingest_vllm(write(tmp_path, requests=30), out)
     (out / "steps.parquet").write_bytes(b"PAR1")
-    with pytest.raises(PinnError, match="ingest the traces again"):
+    with pytest.raises(PinnError, match=r"steps.parquet was changed .*: ingest the traces again"):
+        _ = read_trace_tables(out).steps
+    (out / "steps.parquet").unlink()
+    with pytest.raises(PinnError, match=r"steps.parquet cannot be read .*: ingest"):
         _ = read_trace_tables(out).steps
     with pytest.raises(PinnError, match="no trace tables in"):
         read_trace_tables(tmp_path / "none")
     with pytest.raises(PinnError, match="has no model"):
         read_trace_tables(out).deployment()
+
+
+def test_a_table_with_a_changed_value_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    table = ingest_vllm(write(tmp_path, requests=30), out).table("requests")
+    path = out / "requests.parquet"
+    columns = table.column_names
+    tokens = pc.add(table["prompt_tokens"], 1)
+    pq.write_table(table.set_column(columns.index("prompt_tokens"), "prompt_tokens", tokens), path)
+    assert pq.read_metadata(path).num_rows == table.num_rows
+    expected = read_trace_tables(out).manifest["tables"]["requests"]["sha256"]
+    with pytest.raises(PinnError) as raised:
+        read_trace_tables(out).table("requests", ["prompt_tokens"])
+    assert f"SHA-256 is {file_sha256(path)[:12]}..., but {expected[:12]}..." in str(raised.value)
 
 
 def public_steps() -> Path:

@@ -1,6 +1,8 @@
 """Files of a server's owner: overloaded runs, flags in files, names, and verdicts with figures."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,12 +15,13 @@ from pinn.calibration.calibrate import judge, judgements
 from pinn.calibration.checks import refuse
 from pinn.calibration.checks_benchmarks import check_benchmarks
 from pinn.calibration.fit import Fit
-from pinn.calibration.held_out import metric_errors
+from pinn.calibration.held_out import metric_errors, percentile_errors
 from pinn.calibration.overloaded import check_some_left, without_overloaded
 from pinn.calibration.posterior import Quantity
 from pinn.calibration.prior import Prior
 from pinn.common.run_names import short_names
 from pinn.common.screen import printed
+from pinn.engines.labels import server_label
 from pinn.errors import PinnError
 from pinn.evaluation.coefficient_file import _load_grids
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
@@ -190,6 +193,37 @@ def test_warnings_and_exclusions_are_printed_in_full():
     assert "Likely causes: runs of an overloaded server (x.json), which --force includes" in joined
     server = report.CalibratedServer(fit_of(found, kept=False), False, tuple(notes))
     assert server.refusal.endswith("so that the runs of an overloaded server are excluded")
+
+
+def test_the_header_has_the_release_its_origin_and_the_flags_that_were_given():
+    model = benchmark_target([run_of()], MODEL, GPU).deployment().model.title
+    for flags, shown in (
+        ({}, "vllm 0.33.0 (assumed; set it with --engine-version)"),
+        (
+            {"engine_version": "0.15.1", "max_num_seqs": 64, "enable_prefix_caching": False},
+            "vllm 0.15.1, --max-num-seqs 64, --no-enable-prefix-caching",
+        ),
+    ):
+        deployment = benchmark_target([run_of()], MODEL, GPU, flags).deployment()
+        assert server_label(deployment) == f"{model} on H100-SXM, fp16, {shown}"
+        found = replace(calibrated(held_out_table((0.1,) * 4, (0.01,) * 4)), deployment=deployment)
+        text = printed(report.print_fit, fit_of(found), [], False)
+        assert f"{model} on H100-SXM, fp16, {shown} fitted to 4" in " ".join(text.split())
+
+
+def test_the_highest_measured_percentile_of_each_latency_is_shown():
+    found = calibrated(held_out_table((0.1,) * 4, (0.01,) * 4))
+    assert percentile_errors(found) == []
+    rows = found.held_out.assign(figure="itl_p99_s", before=1.3, after=[0.8, 1.1, 1.1, 1.2])
+    others = found.held_out.assign(figure="itl_p90_s")
+    found = replace(found, percentiles=pd.concat([rows, others], ignore_index=True))
+    (error,) = percentile_errors(found)
+    assert (error.metric, error.verdict.count) == ("ITL p99", 4)
+    assert (error.verdict.before, error.verdict.after) == pytest.approx((0.3, 0.15))
+    text = printed(report.print_fit, fit_of(found), [], False)
+    assert re.search(r"ITL p99 +4 +30\.00 % +15\.00 % +better", text)
+    text = printed(report.print_fit, fit_of(found), [], False, details=True)
+    assert re.search(r"ITL p90 +1,?000 +\+10\.0 % +\+1\.0 %", text)
 
 
 def test_names_keep_what_tells_runs_apart(folders):

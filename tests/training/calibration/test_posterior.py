@@ -8,7 +8,7 @@ from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.calibration.calibrate import calibrate_to
-from pinn.calibration.posterior import fit_posterior
+from pinn.calibration.posterior import fit_posterior, server_half_widths
 from pinn.calibration.prior import (
     SCALARS,
     KnownSteps,
@@ -25,7 +25,8 @@ from pinn.engines.deployment import Deployment
 from pinn.physics.batch_sums import sum_batches
 from pinn.physics.costs import step_costs
 from pinn.specs.batch import parse_batch
-from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.coefficient_set import CoefficientSet
+from pinn.surrogate.coefficients import NAMES, Coefficients
 from pinn.surrogate.step_features import (
     LAUNCHING,
     STEP_FEATURES,
@@ -145,3 +146,24 @@ def test_a_checkpoint_knows_prompts_that_wait_for_launching(flags: dict[str, obj
 def steps_of(target: Deployment, texts: list[str], beta: np.ndarray) -> np.ndarray:
     batches = [parse_batch(text) for text in texts]
     return overlapped(step_features(step_costs([target]), sum_batches(batches)), beta)
+
+
+def test_the_ttft_interval_is_as_wide_as_the_held_out_errors_require() -> None:
+    facts = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100-SXM"}
+    target = make_deployment({"model": "meta-llama/Llama-3.1-8B", "gpu": "H100"})
+    held = [("ttft_mean_s", 1.0), ("ttft_mean_s", 1.0), ("tpot_mean_s", 9.0)]
+
+    def widths(ttft_ratio: float) -> tuple[float, float]:
+        rows = [{"figure": f, "measured": 1.0, "after": r * ttft_ratio} for f, r in held]
+        found = CoefficientSet(
+            facts,
+            Coefficients(PRIOR.beta[None], PRIOR.alpha[None]),
+            calibration={"held_out": rows},
+            covariance=0.01 * np.diag(PRIOR.mean**2),
+        )
+        return server_half_widths(found, target, "32 decode @ 700")
+
+    step, narrow = widths(1.0)
+    assert widths(1.01) == (step, narrow)
+    # Student's t with two degrees of freedom: 90 % are within 2.920 standard deviations.
+    assert widths(2.0) == (step, pytest.approx(2.920 * np.log(2), rel=1e-3))

@@ -1,0 +1,95 @@
+"""Loads that a calibration was fitted to, and warnings if a simulated load lies outside them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
+from pinn.simulator.run import Run
+from pinn.surrogate.coefficient_set import CoefficientSet
+
+#: Property of a load -> its name in warnings.
+_NAMES = {
+    "prompt_tokens": "a mean prompt length of {} tokens",
+    "output_tokens": "a mean output length of {} tokens",
+    "requests_in_flight": "{} requests in flight per server on average",
+}
+
+#: Relative distance from the fitted range up to which a load counts as inside: lengths, and the
+#: number of requests in flight, differ between draws of the same load. The value is an assumption.
+_TOLERANCE = 0.1
+
+#: Property of a load -> (lowest, highest) value.
+LoadRange = dict[str, tuple[float, float]]
+
+
+def mean_in_flight(run: BenchmarkRun) -> float:
+    """Return the mean number of requests in flight of a benchmark run, by Little's law."""
+    load = run.load
+    rate = run.figures.get("requests_per_s", load.rate_per_s)
+    first, gap = run.typical_s("ttft") or 0.0, run.typical_s("tpot", "itl") or 0.0
+    length = run.typical_s("e2e") or first + gap * load.output.mean
+    most = load.concurrency or load.requests
+    return min(rate * length, most) if rate else most
+
+
+def benchmark_range(runs: Sequence[BenchmarkRun]) -> LoadRange:
+    """Return the range of mean lengths and of requests in flight over benchmark runs."""
+    return {
+        "prompt_tokens": range_of([run.load.prompt.mean for run in runs]),
+        "output_tokens": range_of([run.load.output.mean for run in runs]),
+        "requests_in_flight": range_of([mean_in_flight(run) for run in runs]),
+    }
+
+
+def range_of(values: Sequence[float] | Float[np.ndarray, " n"]) -> tuple[float, float]:
+    """Return the lowest and the highest of some values."""
+    return float(np.min(values)), float(np.max(values))
+
+
+def load_warnings(found: CoefficientSet, run: Run) -> list[str]:
+    """Return a warning for each property of a run's load outside the range of a calibration.
+
+    The list is empty if the coefficient file does not state the range of its loads.
+
+    Args:
+        found: Calibrated coefficients.
+        run: Simulated run of a load with these coefficients.
+    """
+    fitted = found.calibration.get("loads") or {}
+    stages = [each for stage in range(run.workload.stages) if (each := _stage(run, stage))]
+    return [text for name in fitted if name in _NAMES for text in _outside(name, fitted, stages)]
+
+
+def _stage(run: Run, stage: int) -> dict[str, float]:
+    """Return the properties of one stage of a simulated load; empty if nothing was served."""
+    r = run.requests
+    mine = r.of_stage(stage) & r.finished
+    if not mine.any():
+        return {}
+    span_s = float(r.finish_s[mine].max() - r.arrival_s[mine].min())
+    return {
+        "prompt_tokens": float(r.prompt_tokens[mine].mean()),
+        "output_tokens": float(r.output_tokens[mine].mean()),
+        "requests_in_flight": float(r.e2e_s[mine].sum()) / span_s / run.copies,
+    }
+
+
+def _outside(
+    name: str, fitted: Mapping[str, Sequence[float]], stages: Sequence[Mapping[str, float]]
+) -> Iterator[str]:
+    """Yield a warning for the stage farthest outside the fitted range of a property, if any."""
+    low, high = fitted[name]
+    ratios = {each[name]: max(each[name] / high, low / max(each[name], 1e-9)) for each in stages}
+    far = max(ratios, key=ratios.__getitem__, default=low)
+    if ratios.get(far, 1.0) > 1 + _TOLERANCE:
+        ends = _short(low) if low == high else f"{_short(low)} to {_short(high)}"
+        yield (
+            f"the load has {_NAMES[name].format(_short(far))}, but the calibration was fitted to "
+            f"{ends}: errors may be larger than its held-out errors; calibrate with such a load"
+        )
+
+
+def _short(value: float) -> str:
+    return f"{round(value, 1):,g}"
