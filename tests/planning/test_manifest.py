@@ -88,7 +88,8 @@ def test_a_replica_on_one_machine_is_a_pod_of_a_deployment():
     )
     routing = plan.choices[0].router
     assert routing
-    assert f"# The plan assumes {routing} routing." in manifest(plan)
+    assert f"# The plan assumes {routing} routing (--router of pinn simulate)." in manifest(plan)
+    assert service["metadata"]["annotations"] == {"pinn/router": routing}
 
 
 def test_one_pod_has_a_volume_of_its_own_and_no_budget():

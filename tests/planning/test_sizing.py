@@ -21,6 +21,7 @@ from pinn.planning.fleet import (
     may_do_with_fewer,
 )
 from pinn.planning.plan import HighestRate, Point
+from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.planning.trials import ErrorScenario
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
@@ -43,6 +44,7 @@ class MadeUp:
     steepness: float
     scenario: ErrorScenario = field(default_factory=ErrorScenario)
     is_burst: bool = False
+    budget: TimeBudget = UNLIMITED
     candidate = SimpleNamespace(
         gpus=1, engine=SimpleNamespace(router=None, data_parallel_routing="round_robin")
     )
