@@ -52,7 +52,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     return Plan(
         ask=summary,
         choices=choices,
-        by_gpu=_by_gpu(search, summary.gpus, misfits),
+        by_gpu=_by_gpu(search, summary.gpus, misfits, rejected),
         left_out=rejected,
         frontier=_frontier(search),
         candidates=fitting + len(misfits),
@@ -100,7 +100,10 @@ def _why_ended(search: Search) -> str:
 
 
 def _by_gpu(
-    search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate]
+    search: Search,
+    gpus: Sequence[str],
+    misfits: Sequence[RejectedCandidate],
+    rejected: Sequence[RejectedCandidate],
 ) -> list[GpuOutcome]:
     """Return each GPU's best row, or the reason why it has no row; GPUs without a row are last."""
     ranks: dict[str, int] = {}
@@ -109,18 +112,18 @@ def _by_gpu(
     return [
         *(GpuOutcome(gpu, place) for gpu, place in ranks.items()),
         *(
-            GpuOutcome(gpu, None, _without(search, gpu, misfits) + _not_tried(search, gpu))
+            GpuOutcome(gpu, None, _without(search, gpu, misfits) + _not_tried(gpu, rejected))
             for gpu in gpus
             if gpu not in ranks
         ),
     ]
 
 
-def _not_tried(search: Search, gpu: str) -> str:
+def _not_tried(gpu: str, rejected: Sequence[RejectedCandidate]) -> str:
     """Return a clause on a GPU's untried candidates; empty if none or all of them are untried."""
-    own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
-    left = sum(len(search.untried.get(i, ())) for i in own)
-    return f"; {left:,} candidates were not tried" if left and {*own} & {*search.screened} else ""
+    own = [each for each in rejected if each.gpu == gpu]
+    left = sum(each.reason.startswith(NOT_TRIED) for each in own)
+    return f"; {left:,} candidates were not tried" if 0 < left < len(own) else ""
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
