@@ -46,13 +46,17 @@ class PlannedFleet:
         """Write plan.json, plan.csv, plan.html and its pictures, and manifest.yaml."""
         write_files(self.plan, Path(folder))
 
-    def manifest(self) -> str:
-        """Return the recommended servers as Kubernetes objects, in YAML.
+    def manifest(self, row: int = 1) -> str:
+        """Return the servers of a row as Kubernetes objects, in YAML.
+
+        Args:
+            row: Rank of the row in the plan, from 1; the recommended row is the first.
 
         Raises:
-            PinnError: If a replica spans machines, and the engine has no launch command for this.
+            PinnError: If the plan has no such row, or if a replica spans machines, and the engine
+                has no launch command for this.
         """
-        return manifest(self.plan)
+        return manifest(self.plan, row)
 
     def print_report(self, folder: Path | None = None) -> None:
         """Print the plan and, if the plan's files were saved, the path of their folder."""

@@ -8,8 +8,10 @@ import typer
 from pinn.api.requests import WorkersRequest
 from pinn.cli.options import engine_flags, output
 from pinn.common.files import write_whole
+from pinn.common.screen import say
 from pinn.common.workers import interrupted_once
 from pinn.engines.engine_spec import EngineSpec
+from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
@@ -24,6 +26,7 @@ def plan(
     purchase_price: str | None = None,
     purchase_years: float | None = None,
     manifest: Annotated[Path | None, output(".yaml", ".yml")] = None,
+    manifest_row: int | None = None,
     out: Annotated[Path | None, output()] = None,
     *,
     flags: dict[str, FlagValue],
@@ -38,6 +41,7 @@ def plan(
     balancer.
 
     Columns:
+      row           rank in the plan, as in plan.csv and for --manifest-row
       GPUs          of all replicas: replicas x TP x PP x DP size
       cost/hour     GPUs x price
       cost of 10^6  whole cost per million prompt tokens (in), and whole cost per
@@ -61,6 +65,8 @@ def plan(
                     meet it at the pessimistic end of the interval, too. '-' if
                     time was over, for calibrated coefficients, and for a load
                     shorter than 10 times its mean E2E latency
+      preemptions   (if there are any) number of times that a request lost its KV
+                    cache at --rate, because batches exceed the cache
       coefficients  network, or the coefficient file of the row
       best on       (several GPUs) the best row on each GPU, in place of start
 
@@ -87,12 +93,17 @@ def plan(
         purchase_price: Purchase price of each GPU that you own, such as 'H100=30000'. Its cost per
             hour is the price / --purchase-years / 8,766 hours, without power and space.
         purchase_years: Number of years over which purchased GPUs are written off.
-        manifest: Also write the recommended row as Kubernetes objects to this YAML file: a
-            Deployment, or a LeaderWorkerSet for replicas that span machines, and a Service.
+        manifest: Also write a row as Kubernetes objects to this YAML file: a Deployment, or a
+            LeaderWorkerSet for replicas that span machines, and a Service.
+        manifest_row: Number of the row that --manifest writes, as in the table and plan.csv.
+            [default: 1, the recommended row]
         out: Folder to write plan.json, plan.csv, plan.html, pictures and manifest.yaml to.
     """
     from pinn.api import plans
+    from pinn.planning.manifest import deployed
 
+    if manifest_row is not None and manifest is None:
+        raise PinnError("--manifest-row selects the row of --manifest: give --manifest FILE")
     costs = {"price": price or "", "purchase_price": purchase_price or ""}
     with interrupted_once(
         "the best plan so far follows, if there is one; interrupt again to stop at once"
@@ -104,7 +115,9 @@ def plan(
         if out is not None:
             found.save(out)
     found.print_report(out)
-    if manifest is not None:  # last, because it raises an error if no row is recommended
-        write_whole(manifest, found.manifest())
+    if manifest is not None:  # last, because it raises an error if there is no such row
+        row = manifest_row or 1
+        write_whole(manifest, found.manifest(row))
+        say(f"Written: {manifest}. {deployed(found.plan, row)}")
     if signals:
         raise typer.Exit(128 + signals[0])

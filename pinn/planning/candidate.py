@@ -41,6 +41,11 @@ class Candidate:
         return self.latency.deployment
 
     @property
+    def deployments(self) -> list[Deployment]:
+        """Deployment of each type of worker."""
+        return [self.deployment]
+
+    @property
     def gpus(self) -> int:
         """Number of GPUs of one replica."""
         return gpu_count(self.deployment)

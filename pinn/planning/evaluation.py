@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -13,11 +14,18 @@ from pinn.memory.start_up import StartUp
 from pinn.memory.weights import gpu_weight_bytes
 from pinn.planning import commands, fleet, rate_search
 from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
-from pinn.planning.candidate import NETWORK, Candidate
-from pinn.planning.plan import NOT_EVALUATED, Choice, HighestRate, Point, RejectedCandidate
+from pinn.planning.candidate import Candidate
+from pinn.planning.plan import (
+    NOT_EVALUATED,
+    TIME_OVER,
+    Choice,
+    HighestRate,
+    Point,
+    RejectedCandidate,
+)
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
-from pinn.planning.time_budget import UNLIMITED, TimeBudget
+from pinn.planning.time_budget import UNLIMITED, OutOfTimeError, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
 from pinn.units import GIB
@@ -79,6 +87,8 @@ def size_fleet(
     kept: Sequence[tuple[Candidate, float]],
     problem: PlanningProblem,
     budget: TimeBudget = UNLIMITED,
+    *,
+    in_any_case: bool = True,
 ) -> SizingResult:
     """Size a fleet of the candidate with the highest maximum rate per replica.
 
@@ -90,51 +100,74 @@ def size_fleet(
             rate per replica in requests/s.
         problem: Load and SLO.
         budget: Time budget. When it is used up, the first fleet found is returned without a
-            comparison to other candidates, and its maximum rate is from a single bisection.
+            comparison to other candidates or seeds, and its maximum rate is from a single
+            bisection.
+        in_any_case: Whether to size the first fleet even if the time is used up.
+
+    Raises:
+        OutOfTimeError: If the time is used up before a fleet is found, except with ``in_any_case``.
     """
-    tried = [Trials(candidate, problem.replica_load(), problem.slo) for candidate, _ in kept]
+    load, slo = problem.replica_load(), problem.slo
+    timed = [Trials(candidate, load, slo, budget=budget) for candidate, _ in kept]
+    needed = [replace(each, budget=UNLIMITED) for each in timed] if in_any_case else timed
     guesses = [guess for _, guess in kept]
-    first, rate = _fastest(tried, guesses, budget)
+    first, rate = _fastest(needed, timed, guesses)
+    with suppress(OutOfTimeError):
+        rate = _settled(timed[first], rate)
     best: SizedFleet | None = None
-    infeasible: dict[str, Infeasible] = {}
-    for i in [first, *(i for i in range(len(tried)) if i != first)]:
-        if best is not None and (
-            budget.is_over or not fleet.may_do_with_fewer(best.size.replicas, tried[i], problem)
-        ):
-            continue
-        if i != first:
-            rate = _highest(tried[i], guesses[i])
-        rate = rate if budget.is_over else _settled(tried[i], rate)
-        found = _sized(tried[i], rate, problem)
-        if isinstance(found, Infeasible):
-            infeasible[found.label] = found
-        elif best is None or found.replicas < best.size.replicas:
-            best = SizedFleet(i, rate, found)
-    nearest = None if best else min(infeasible.values(), key=lambda each: each.gpus)
-    reasons = {label: each.reason for label, each in infeasible.items()}
-    no_fewer = "" if best is None else _no_fewer(kept[best.place][0].label, best, problem)
+    reasons: dict[str, str] = {}
+    found = _sized(needed[first], rate, problem, budget)
+    infeasible = [found] if isinstance(found, Infeasible) else []
+    if isinstance(found, fleet.FleetSize):
+        best = SizedFleet(first, rate, found)
+    with suppress(OutOfTimeError):
+        for i, trials in enumerate(timed):
+            if i == first or (
+                best is not None
+                and not fleet.may_do_with_fewer(best.size.replicas, trials, problem)
+            ):
+                continue
+            rate = _settled(trials, _highest(trials, guesses[i]))
+            found = _sized(trials, rate, problem, budget)
+            if isinstance(found, Infeasible):
+                infeasible.append(found)
+            elif best is None or found.replicas < best.size.replicas:
+                best = SizedFleet(i, rate, found)
+    reasons = {each.label: each.reason for each in infeasible}
+    nearest = None if best else min(infeasible, key=lambda each: each.gpus)
     is_partial = budget.is_over
-    no_fewer = f"{NOT_EVALUATED}: time was over" if is_partial else no_fewer
+    no_fewer = "" if best is None else _no_fewer(kept[best.place][0].label, best, problem)
+    no_fewer = f"{NOT_EVALUATED}: {TIME_OVER}" if is_partial else no_fewer
     rejected = [
         candidate.rejected(reasons.get(candidate.label, no_fewer))
         for i, (candidate, _) in enumerate(kept)
         if best is None or i != best.place
     ]
-    simulations = sum(t.tally.simulations for t in tried)
+    simulations = sum(t.tally.simulations for t in timed)
     return SizingResult(best, nearest, rejected, simulations, is_partial)
 
 
 def _fastest(
-    tried: Sequence[Trials], guesses: Sequence[float], budget: TimeBudget
+    needed: Sequence[Trials], timed: Sequence[Trials], guesses: Sequence[float]
 ) -> tuple[int, HighestRate]:
-    """Return the index and maximum rate of the fastest candidate; index 0 if no rate passes."""
+    """Return the index and maximum rate of the fastest candidate; index 0 if no rate passes.
+
+    Args:
+        needed: Simulations of each candidate, up to the first one that meets the SLO.
+        timed: Simulations of each candidate within the time budget, after that.
+        guesses: Screened maximum rate of each candidate in requests/s.
+    """
     best, rate = 0, HighestRate(0.0, None)
-    for i, (trials, guess) in enumerate(zip(tried, guesses, strict=True)):
-        if rate.per_s > 0 and budget.is_over:
+    for i, guess in enumerate(guesses):
+        trials = timed[i] if rate.per_s > 0 else needed[i]
+        try:
+            if rate.per_s > 0 and trials.excess(rate.per_s * (1 + rate_search.WIDTH)) > 1:
+                continue
+            found = _highest(trials, max(guess, rate.per_s))
+        except OutOfTimeError:
+            if rate.per_s == 0:
+                raise
             break
-        if rate.per_s > 0 and trials.excess(rate.per_s * (1 + rate_search.WIDTH)) > 1:
-            continue
-        found = _highest(trials, max(guess, rate.per_s))
         if found.per_s > rate.per_s:
             best, rate = i, found
     return best, rate
@@ -156,7 +189,7 @@ def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
 
 
 def _sized(
-    trials: Trials, rate: HighestRate, problem: PlanningProblem
+    trials: Trials, rate: HighestRate, problem: PlanningProblem, budget: TimeBudget
 ) -> fleet.FleetSize | Infeasible:
     """Return the minimum number of replicas, or the reason why no number meets the SLO."""
     candidate = trials.candidate
@@ -168,19 +201,41 @@ def _sized(
             f"runs all {sent:,} requests at once: a longer load is needed to find its maximum rate"
         )
         return Infeasible(candidate.label, why)
-    alone = f"{number(rate.per_s)} requests/s"
-    size = fleet.fewest_replicas(trials, rate.per_s, problem)
+    size = fleet.fewest_replicas(trials, rate.per_s, problem, budget)
     if size is None:
+        return _too_few(candidate, rate, problem)
+    sized = fleet.with_probability(size, trials, problem)
+    if sized is None:
         why = (
-            f"one replica meets the SLO up to {alone}, but no fleet small enough to simulate "
-            "meets the SLO at --rate"
+            f"{fleet.many(size.replicas, candidate)} meet the SLO as predicted, but no fleet "
+            f"within the limits does with --min-probability {problem.min_probability:g}"
         )
         return Infeasible(candidate.label, why)
-    gpus, may_be = size.replicas * candidate.gpus, problem.max_gpus
-    if may_be is not None and gpus > may_be:
-        why = f"needs {gpus} GPUs at {alone} per replica, more than --max-gpus {may_be}"
+    gpus = sized.replicas * candidate.gpus
+    if problem.max_gpus is not None and gpus > problem.max_gpus:
+        why = (
+            f"needs {fleet.many(sized.replicas, candidate)}, which are {gpus} GPUs, more than "
+            f"--max-gpus {problem.max_gpus}"
+        )
         return Infeasible(candidate.label, why, gpus)
-    return size
+    return sized
+
+
+def _too_few(candidate: Candidate, rate: HighestRate, problem: PlanningProblem) -> Infeasible:
+    """Return the reason why no tried number of replicas sustains the requested rate."""
+    asked, each = problem.sized_rate_per_s or 0.0, rate.per_s
+    most = fleet.most_replicas(candidate, each, problem)
+    alone = f"one replica meets the SLO up to {number(each)} requests/s"
+    needed = max(math.ceil(asked / each - 1e-9), problem.least_replicas)
+    if problem.max_gpus is not None and (most + 1) * candidate.gpus > problem.max_gpus:
+        gpus = max(needed, most + 1) * candidate.gpus
+        why = (
+            f"needs about {gpus} GPUs, more than --max-gpus {problem.max_gpus}: "
+            f"{fleet.many(most, candidate)} miss the SLO at {number(asked)} requests/s; {alone}"
+        )
+        return Infeasible(candidate.label, why, gpus)
+    why = f"{alone}, but {fleet.many(most, candidate)} do not meet it at {number(asked)} requests/s"
+    return Infeasible(candidate.label, why)
 
 
 def _no_fewer(label: str, best: SizedFleet, problem: PlanningProblem) -> str:
@@ -216,6 +271,8 @@ def examine(
     sized: SizedFleet,
     problem: PlanningProblem,
     budget: TimeBudget = UNLIMITED,
+    *,
+    in_any_case: bool = True,
 ) -> Row:
     """Return the row of a plan for a fleet, with all its metrics.
 
@@ -224,16 +281,26 @@ def examine(
         sized: Fleet of the candidate's replicas.
         problem: Load and SLO.
         budget: Time budget. When it is used up, the remaining estimates of certainty (intervals,
-            probability, other seeds) are skipped and the row is partial.
+            probability, other seeds) are skipped and the row is partial. If it is used up at the
+            beginning, one replica is simulated only at its share of the rate and above its maximum.
+        in_any_case: Whether to return a row even if the time is used up.
+
+    Raises:
+        OutOfTimeError: If the time is used up before a row is complete except for its certainty,
+            except with ``in_any_case``.
     """
     rate, size = sized.rate, sized.size
-    trials = Trials(candidate, problem.replica_load(), problem.slo)
+    timed = Trials(candidate, problem.replica_load(), problem.slo, budget=budget)
+    trials = replace(timed, budget=UNLIMITED) if in_any_case else timed
     deployment, asked = candidate.deployment, problem.rate_per_s
     apart = candidate if isinstance(candidate, PoolsCandidate) else None
     share = rate.per_s if asked is None else asked / size.replicas
     run = trials.run(share) if asked is not None else trials.run_of(problem.load.draw(share))
-    certainty = _certainty(sized, trials, run, problem, budget)
-    ladder, beyond = _ladder(trials, rate.per_s)
+    late = budget.is_over
+    ladder, beyond = _ladder(trials, rate.per_s, _LADDER[-1:] if late else _LADDER)
+    by_chance = [] if late else fleet.by_chance(size, trials, problem)
+    with_headroom = fleet.with_headroom(size, trials, problem)
+    certainty = _certainty(sized, timed, problem)
     limited_by = bottleneck(candidate, beyond, problem.slo)
     together = certainty.together
     gpus = size.replicas * candidate.gpus
@@ -263,9 +330,10 @@ def examine(
         safe=certainty.safe,
         ladder=ladder,
         step_time=gpu_time_shares(candidate, run),
-        fleets=[*fleet.by_chance(size, trials, problem), *size.fleets],
+        fleets=[*by_chance, *size.fleets],
         weights_gib=candidate.gpus * gpu_weight_bytes(deployment) / GIB,
-        with_headroom=fleet.with_headroom(size, trials, problem),
+        with_headroom=with_headroom,
+        at_interval_ends=certainty.at_interval_ends,
         serve_command=commands.serve_command(candidate),
         simulate_command=commands.simulate_command(
             candidate, problem.load.words, share if asked is None else asked, size.replicas, router
@@ -300,6 +368,8 @@ class _Certainty:
         seeds_per_s: Maximum rates of one replica with several seeds of the load, in requests/s.
         chance: Probability of meeting the SLO.
         safe: Whether the SLO is met even with all times at the upper end of their intervals.
+        at_interval_ends: Metrics of all replicas with all times at the upper and at the lower end
+            of their intervals.
         is_unknown: Whether time ran out before all other fields were estimated.
     """
 
@@ -307,6 +377,7 @@ class _Certainty:
     seeds_per_s: Sequence[float]
     chance: float | None = None
     safe: bool | None = None
+    at_interval_ends: tuple[Point, Point] | None = None
     is_unknown: bool = False
 
 
@@ -316,50 +387,49 @@ def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
     return HighestRate(sized_per_s, None) if many and sized_per_s else sized.rate
 
 
-def _certainty(
-    sized: SizedFleet, trials: Trials, run: Run, problem: PlanningProblem, budget: TimeBudget
-) -> _Certainty:
-    """Estimate the certainty of a plan's row by further simulations.
+def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _Certainty:
+    """Estimate the certainty of a plan's row by further simulations, until time is used up.
 
     The probability of meeting the SLO is estimated first.
 
     Args:
         sized: Fleet of replicas.
-        trials: Simulations of one replica.
-        run: Run of one replica at its share of the requested rate.
+        trials: Simulations of one replica, within the time budget.
         problem: Load, rate and SLO.
-        budget: Time after which the remaining estimates are skipped.
     """
-    unknown = _Certainty(
+    known = _Certainty(
         _lower_bound(sized, problem.sized_rate_per_s), [sized.rate.per_s], is_unknown=True
     )
-    if budget.is_over:
-        return unknown
-    interval = None
-    if trials.candidate.source == NETWORK:
-        servers = (latency.deployment for _, latency in trials.candidate.parts(run))
-        interval = fleet.prediction_interval(problem.checkpoint, *servers)
-    chance, safe, holds = None, None, False
-    # The probability of meeting the SLO needs a requested rate and an interval. If the load ends
-    # before servers are full, it is not estimated either, as a lasting load would lower it.
-    if interval is not None and problem.rate_per_s is not None and not sized.size.is_burst:
-        chance, holds = fleet.chance_to_hold(sized.size, trials, interval, problem)
-    if budget.is_over:
-        return replace(unknown, chance=chance)
-    together = fleet.fleet_rate(sized.size, trials, sized.rate, interval, problem)
-    if chance is not None and problem.rate_per_s is not None:
-        bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
-        safe = holds and bad_end >= problem.rate_per_s
-    if budget.is_over:
-        return replace(unknown, together=together, chance=chance, safe=safe)
-    seeds = [sized.rate.per_s, *_other_draws(trials, sized.rate, problem)]
-    return _Certainty(together, seeds, chance, safe)
+    size, asked, holds = sized.size, problem.rate_per_s, False
+    interval = fleet.interval_of(trials.candidate, problem)
+    with suppress(OutOfTimeError):
+        trials.budget.check()
+        # The probability of meeting the SLO needs a requested rate and an interval. If the load
+        # ends before servers are full, it is not estimated either, as a lasting load would lower
+        # it.
+        if interval is not None and asked is not None:
+            if not size.is_burst:
+                chance, holds = fleet.chance_to_hold(size, trials, interval, problem)
+                known = replace(known, chance=chance)
+            ends = fleet.at_interval_ends(size, trials, interval, problem)
+            known = replace(known, at_interval_ends=ends)
+        together = fleet.fleet_rate(size, trials, sized.rate, interval, problem)
+        known = replace(known, together=together)
+        if known.chance is not None and asked is not None:
+            bad_end = together.interval_per_s[0] if together.interval_per_s else 0.0
+            known = replace(known, safe=holds and bad_end >= asked)
+        seeds = [sized.rate.per_s, *_other_draws(trials, sized.rate, problem)]
+        known = replace(known, seeds_per_s=seeds, is_unknown=False)
+    return known
 
 
-def _ladder(trials: Trials, rate_per_s: float) -> tuple[list[Point], Run]:
-    """Return metrics at rising request rates, and the last run, which misses the SLO."""
+def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple[list[Point], Run]:
+    """Return metrics at rising shares of the maximum rate, and the last run.
+
+    The last run is above the maximum rate and misses the SLO.
+    """
     points = []
-    for share in _LADDER:
+    for share in shares:
         run = trials.run(share * rate_per_s)
         points.append(trials.point(run, share * rate_per_s))
     return points, run

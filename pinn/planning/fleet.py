@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from pinn.common.numbers import amount
 from pinn.engines.deployment import Deployment
 from pinn.engines.routers import LEAST_REQUESTS, RANDOM
 from pinn.errors import PinnError
-from pinn.planning.candidate import Candidate
+from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.plan import Fleet, HighestRate, Point
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
+from pinn.planning.time_budget import UNLIMITED, OutOfTimeError, TimeBudget
 from pinn.planning.trials import ErrorScenario, Trials
 from pinn.surrogate.encoder_time import HALF_WIDTH
 from pinn.surrogate.uncertainty.distance import gpu_is_known
@@ -26,6 +29,9 @@ BALANCED_GAIN = 2.0
 #: Replicas to try beyond the number estimated from one replica before the search gives up: a number
 #: of replicas, and a share of the estimate. The larger of the two applies.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
+#: Maximum number of replicas for a requested probability of meeting the SLO, relative to the number
+#: that meets the SLO as predicted.
+_MOST_TIMES = 8
 #: Relative distance between passing and failing rate at which a bisection for a fleet's maximum
 #: rate ends, and ratio between its first rates.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
@@ -48,6 +54,13 @@ class PredictionInterval:
     def at(self, half_widths: float) -> ErrorScenario:
         """Return prediction errors of ``half_widths`` half-widths; 1 puts times at upper ends."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
+
+
+def interval_of(candidate: Candidate, problem: PlanningProblem) -> PredictionInterval | None:
+    """Return the interval of a candidate's predicted times; None for calibrated coefficients."""
+    if candidate.source != NETWORK:
+        return None
+    return prediction_interval(problem.checkpoint, *candidate.deployments)
 
 
 def prediction_interval(checkpoint: Path, *deployments: Deployment) -> PredictionInterval | None:
@@ -91,25 +104,30 @@ class FleetSize:
 
 
 def fewest_replicas(
-    trials: Trials, rate_per_s: float, problem: PlanningProblem
+    trials: Trials, rate_per_s: float, problem: PlanningProblem, budget: TimeBudget = UNLIMITED
 ) -> FleetSize | None:
     """Return the minimum number of replicas that sustain the requested rate, by bisection.
 
     The rate includes the headroom. The first guess of the number follows from ``rate_per_s``, the
-    maximum rate of one replica. None is returned if a few replicas more than guessed miss the SLO,
-    too. A run that ends before servers are full does not prove that fewer replicas suffice. Without
-    headroom, the fleet must also meet the SLO with other seeds of the load. With headroom, its
-    maximum rate must be at least the rate with headroom.
+    maximum rate of one replica. None is returned if a few replicas more than guessed, or the most
+    within the limit on GPUs, miss the SLO, too. A run that ends before servers are full does not
+    prove that fewer replicas suffice. Without headroom, the fleet must also meet the SLO with other
+    seeds of the load, unless ``budget`` is used up. With headroom, its maximum rate must be at
+    least the rate with headroom.
     """
     asked, least = problem.sized_rate_per_s, problem.least_replicas
     if asked is None:
         return FleetSize(1)
-    enough = first = max(math.ceil(asked / rate_per_s - 1e-9), least)
-    while not (fleets := _holding_fleets(trials, problem, enough)):
+    fleets: list[Fleet] = []
+    first = max(math.ceil(asked / rate_per_s - 1e-9), least)
+    most = most_replicas(trials.candidate, rate_per_s, problem)
+    enough = min(first, most)
+    while least <= enough <= most and not fleets:
+        fleets = _holding_fleets(trials, problem, enough)
         enough += 1
-        if enough > _most_replicas(first):
-            return None
-    found = FleetSize(enough, fleets)
+    if not fleets:
+        return None
+    found = FleetSize(enough - 1, fleets)
     too_few = max(math.ceil(asked / rate_per_s / BALANCED_GAIN), least) - 1
     while found.replicas - too_few > 1 and not found.is_burst:
         middle = (found.replicas + too_few) // 2
@@ -118,9 +136,60 @@ def fewest_replicas(
             found = FleetSize(middle, fleets)
         else:
             too_few = middle
-    if problem.headroom:
-        return _with_rate(found, trials, rate_per_s, problem)
-    return _with_other_seeds(found, trials, problem)
+    timed = replace(trials, budget=budget)
+    with suppress(OutOfTimeError):
+        if problem.headroom:
+            found = _with_rate(found, timed, rate_per_s, problem)
+        else:
+            found = _with_other_seeds(found, timed, problem)
+    return found
+
+
+def most_replicas(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> int:
+    """Return the maximum number of replicas that :func:`fewest_replicas` tries at first."""
+    guess = math.ceil((problem.sized_rate_per_s or 0.0) / rate_per_s - 1e-9)
+    most = _most_replicas(max(guess, problem.least_replicas))
+    return int(min(most, _replicas_within(candidate, problem)))
+
+
+def _replicas_within(candidate: Candidate, problem: PlanningProblem) -> float:
+    """Return the maximum number of a candidate's replicas within the limit on GPUs."""
+    return math.inf if problem.max_gpus is None else problem.max_gpus // candidate.gpus
+
+
+def with_probability(
+    found: FleetSize, trials: Trials, problem: PlanningProblem
+) -> FleetSize | None:
+    """Add replicas to a fleet until it meets the SLO with the requested probability.
+
+    The fleet is returned unchanged if no probability is requested, and for candidates and loads
+    without one. None is returned if no number of replicas within the limits reaches it.
+    """
+    interval = None
+    if problem.min_probability is not None and not found.is_burst:
+        interval = interval_of(trials.candidate, problem)
+    if interval is None:
+        return found
+    error = interval.law.error_at(problem.min_probability or 0.0)
+    worse = replace(trials, scenario=interval.at(error))
+
+    def reaches(n: int) -> bool:
+        router = router_of(trials.candidate, n)
+        return error <= 0 or worse.fleet_excess(problem.workload, n, router) <= 1
+
+    most = min(_MOST_TIMES * found.replicas, _replicas_within(trials.candidate, problem))
+    too_few, enough = found.replicas - 1, found.replicas
+    while not reaches(enough):
+        if enough >= most:
+            return None
+        too_few, enough = enough, int(min(2 * enough, most))
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        too_few, enough = (too_few, middle) if reaches(middle) else (middle, enough)
+    if enough == found.replicas:
+        return found
+    fleets = _holding_fleets(trials, problem, enough)
+    return FleetSize(enough, fleets) if fleets else None
 
 
 def _most_replicas(guess: int) -> float:
@@ -251,6 +320,26 @@ def chance_to_hold(
     return interval.law.held(holds), holds(1.0)
 
 
+def at_interval_ends(
+    size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
+) -> tuple[Point, Point] | None:
+    """Return the fleet's metrics at the requested rate with all times at both ends of the interval.
+
+    The first end has the longer times. None is returned without a requested rate.
+    """
+    if problem.rate_per_s is None:
+        return None
+    n, router, points = size.replicas, router_of(trials.candidate, size.replicas), []
+    for way in (1, -1):
+        run = replace(trials, scenario=interval.at(way)).fleet(
+            problem.workload, n, router, may_end=False
+        )
+        if run is None:
+            return None
+        points.append(trials.point(run, problem.rate_per_s, n))
+    return points[0], points[1]
+
+
 def router_of(candidate: Candidate, replicas: int) -> str:
     """Return the rule by which requests are routed to the replicas.
 
@@ -260,6 +349,12 @@ def router_of(candidate: Candidate, replicas: int) -> str:
     if replicas > 1:
         return engine.router or LEAST_REQUESTS
     return engine.data_parallel_routing or candidate.deployment.recipe.routing
+
+
+def many(replicas: int, candidate: Candidate) -> str:
+    """Return a number of replicas as text, with the router of several replicas."""
+    behind = f" behind --router {router_of(candidate, replicas)}" if replicas > 1 else ""
+    return f"{amount(replicas, 'replica')}{behind}"
 
 
 def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:

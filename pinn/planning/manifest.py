@@ -1,4 +1,4 @@
-"""Kubernetes objects that start the recommended row of a plan, and a volume for model files.
+"""Kubernetes objects that start a row of a plan, and a volume for model files.
 
 A replica within one machine is a pod of a ``Deployment``. A replica across machines is a group of a
 ``LeaderWorkerSet`` (sigs.k8s.io/lws), which gives its pods ``LWS_LEADER_ADDRESS`` and
@@ -8,16 +8,17 @@ A replica within one machine is a pod of a ``Deployment``. A replica across mach
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import yaml
 
 from pinn.engines.recipe import served_release
-from pinn.engines.routers import RANDOM
+from pinn.engines.routers import RANDOM, ROUND_ROBIN
 from pinn.errors import PinnError
 from pinn.planning.plan import Choice, Plan
+from pinn.planning.search_extent import unfinished
 from pinn.specs.gpu import gpu_aliases, load_gpu
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
@@ -42,6 +43,9 @@ _RENDEZVOUS_PORT = 20000
 #: probe allow. Startup may take half an hour, for loading weights and capturing graphs.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
+#: Annotation of a Service with the routing rule that the plan's metrics assume.
+_ROUTER = "pinn/router"
+_NONE: Mapping[str, str] = {}
 #: Size of the volume for a model's files, relative to the size of the weights: Hugging Face's cache
 #: may also keep files in other formats.
 _FILES_SHARE = 1.5
@@ -61,6 +65,7 @@ class _Server:
         machines: Number of machines per server.
         count: Number of servers.
         claim: Name of the volume claim of the model's files.
+        router: Rule by which requests have to be routed to the servers; empty for one server.
     """
 
     name: str
@@ -72,6 +77,7 @@ class _Server:
     machines: int
     count: int
     claim: str
+    router: str = ""
 
     @property
     def pods(self) -> int:
@@ -79,18 +85,37 @@ class _Server:
         return self.count * self.machines
 
 
-def manifest(plan: Plan) -> str:
-    """Return the servers of the recommended row as YAML for ``kubectl apply -f``.
+def manifest(plan: Plan, row: int = 1) -> str:
+    """Return the servers of a row as YAML for ``kubectl apply -f``.
+
+    Args:
+        plan: Plan with the row.
+        row: Rank of the row in the plan, from 1.
 
     Raises:
-        PinnError: If the engine has no command for a replica across machines.
+        PinnError: If the plan has no such row, or if the engine has no command for a replica across
+            machines.
     """
-    choice = plan.choices[0]
+    if not 1 <= row <= len(plan.choices):
+        raise PinnError(
+            f"the plan has no row {row}: give the rank of a row, 1 to {len(plan.choices)}"
+        )
+    choice = plan.choices[row - 1]
     servers = _servers(plan, choice)
     objects = [each for server in servers for each in _objects(server)]
     objects.append(_files(servers, choice))
-    notes = "".join(f"# {line}\n" for line in _notes(plan, choice))
+    notes = "".join(f"# {line}\n" for line in _notes(plan, row))
     return notes + yaml.dump_all(objects, Dumper=_Plain, sort_keys=False, width=100)
+
+
+def deployed(plan: Plan, row: int) -> str:
+    """Return a sentence on the row that a manifest deploys, and whether the plan is complete."""
+    choice = plan.choices[row - 1]
+    which = "recommended" if row == 1 else "not the recommended row"
+    state = "provisional" if plan.stopped else "complete"
+    return (
+        f"Manifest: row {row} ({which}), {choice.replicas} x {choice.label}; the plan is {state}."
+    )
 
 
 class _Plain(yaml.SafeDumper):
@@ -102,13 +127,16 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _notes(plan: Plan, choice: Choice) -> list[str]:
+def _notes(plan: Plan, row: int) -> list[str]:
     """Return YAML comments on the objects' purpose, and on values that the user must complete."""
+    choice = plan.choices[row - 1]
     rate = plan.ask.rate_per_s
     asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
         f"{plan.ask.model}: {asked}; {'; '.join(plan.ask.limits)}",
         f"{choice.replicas} x {choice.label}{_cost_and_chance(choice)}",
+        deployed(plan, row),
+        *unfinished(plan),
         *choice.assumptions,
         "Secret hf-token (key token) gives access to gated models; it is optional.",
         "The claim keeps downloaded models. Its storage class has to offer its access mode; "
@@ -116,8 +144,8 @@ def _notes(plan: Plan, choice: Choice) -> list[str]:
     ]
     if choice.replicas > 1 or choice.pools:
         lines.append(
-            f"The plan assumes {choice.router or 'round-robin'} routing. A "
-            "Service balances connections, not requests: put a gateway with that "
+            f"The plan assumes {choice.router or ROUND_ROBIN} routing (--router of pinn simulate). "
+            "A Service balances connections, not requests: put a gateway with that "
             "routing in front, such as llm-d or the router of vLLM's production stack."
         )
     by_chance = [each.point for each in choice.fleets[:-1] if each.routing == RANDOM]
@@ -146,7 +174,8 @@ def _servers(plan: Plan, choice: Choice) -> list[_Server]:
     def server(name: str, line: str, count: int, gpus: int) -> _Server:
         words, machines = _words(choice.engine, line), -(-gpus // per_machine)
         kind = choice.engine, image, choice.gpu
-        return _Server(name, words, *kind, gpus, machines, count, claim=f"{base}-models")
+        router = choice.router or ROUND_ROBIN if count > 1 else ""
+        return _Server(name, words, *kind, gpus, machines, count, f"{base}-models", router)
 
     if choice.pool_sizes is None:
         return [server(base, choice.serve_command, choice.replicas, choice.gpus_per_replica)]
@@ -306,12 +335,19 @@ def _product(gpu: str) -> str | None:
 
 
 def _service(server: _Server, selector: _Object) -> _Object:
-    return _described("v1", "Service", server.name, {
+    """Return the service of a server, annotated with the routing that the plan assumes."""
+    spec: _Object = {
         "selector": selector,
         "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
-    })  # fmt: skip
+    }
+    annotations = {_ROUTER: server.router} if server.router else {}
+    return _described("v1", "Service", server.name, spec, annotations)
 
 
-def _described(version: str, kind: str, name: str, spec: _Object) -> _Object:
-    metadata = {"name": name, "labels": {"app": name}}
+def _described(
+    version: str, kind: str, name: str, spec: _Object, annotations: Mapping[str, str] = _NONE
+) -> _Object:
+    metadata: _Object = {"name": name, "labels": {"app": name}}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
     return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}

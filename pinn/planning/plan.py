@@ -30,6 +30,9 @@ class PlanRequest:
         rate: Mean request rate to serve, in requests/s. Without --rate, candidates are ranked by
             the GPUs or cost per request/s.
         headroom: Share by which the load may exceed --rate: 0.2 sizes a fleet for 1.2 x --rate.
+        min_probability: Minimum P(SLO met) of every row, such as 0.9. Replicas are added until the
+            fleet reaches it; hardware that does not reach it is rejected. Rows without a
+            probability, such as calibrated ones, are kept.
         max_gpus: Maximum number of GPUs.
         configs: File of the candidates, as of 'pinn coefficients --configs', instead of
             --candidates.
@@ -74,6 +77,7 @@ class PlanRequest:
     gpu: str | None = None
     rate: float | None = None
     headroom: Annotated[float, Flag(least=0)] = 0.0
+    min_probability: Annotated[float | None, Flag(least=0)] = None
     max_gpus: Annotated[int | None, Flag(least=1)] = None
     configs: Path | None = None
     candidates: Path | None = None
@@ -99,6 +103,8 @@ TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
 #: First words of the reason why a candidate is not in the plan, if time ran out before its
 #: screening or before the evaluation of its fleet.
 NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
+#: Reason that follows ``NOT_TRIED`` or ``NOT_EVALUATED`` if the time budget ended the search.
+TIME_OVER = "time was over"
 
 #: Relative difference between a fleet's rate and the sum of its replicas' rates above which the
 #: plan explains the difference. The value is twice the relative width of a bisection.
@@ -125,8 +131,20 @@ POOLS_UNSURE = (
 )
 
 
+class AskedRate:
+    """Requested rate and headroom, which determine the rate that a fleet must sustain."""
+
+    rate_per_s: float | None
+    headroom: float
+
+    @property
+    def sized_rate_per_s(self) -> float | None:
+        """Return the rate that a fleet must sustain: the requested rate plus the headroom."""
+        return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
+
+
 @dataclass(frozen=True)
-class PlanSummary:
+class PlanSummary(AskedRate):
     """Summary of the request that a plan answers.
 
     Attributes:
@@ -147,6 +165,8 @@ class PlanSummary:
         notices: Notices on the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
         least_replicas: Minimum number of replicas that the user requested.
+        min_probability: Minimum probability of meeting the SLO that the user requested, a share of
+            1; None for any.
     """
 
     model: str
@@ -166,11 +186,7 @@ class PlanSummary:
     headroom: float = 0.0
     gpus_per_machine: int = 8
     least_replicas: int = 1
-
-    @property
-    def sized_rate_per_s(self) -> float | None:
-        """Return the rate that every fleet must sustain: the requested rate plus the headroom."""
-        return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
+    min_probability: float | None = None
 
 
 @dataclass(frozen=True)
@@ -188,6 +204,7 @@ class Point:
         output_tokens_per_gpu_s: Output tokens per second per GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without TPOT.
         limits: Value of each requested limit, and whether the limit is met.
+        preemptions: Number of times that a request lost its KV cache because the cache was full.
     """
 
     rate_per_s: float
@@ -199,6 +216,7 @@ class Point:
     output_tokens_per_gpu_s: float
     user_tokens_per_s: float | None
     limits: Sequence[LimitOutcome] = ()
+    preemptions: int = 0
 
     @property
     def lasts_s(self) -> float:
@@ -309,6 +327,8 @@ class Choice:
         weights_gib: Weights of all GPUs of a replica, GiB.
         with_headroom: Metrics of all replicas at the requested rate with headroom; None without
             headroom.
+        at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
+            and at the lower end of their intervals; None without an interval or a requested rate.
     """
 
     label: str
@@ -343,6 +363,7 @@ class Choice:
     is_partial: bool = False
     weights_gib: float = 0.0
     with_headroom: Point | None = None
+    at_interval_ends: tuple[Point, Point] | None = None
 
     @property
     def is_lower_bound(self) -> bool:
@@ -366,7 +387,8 @@ class Choice:
         alone = self.replicas * self.highest_rate.per_s
         gain = self.fleet_rate.per_s / alone - 1
         beside = (
-            f"compared with {self.replicas} x {number(self.highest_rate.per_s)} = {number(alone)}"
+            f"compared with {self.replicas} x {number(self.highest_rate.per_s)} = {number(alone)} "
+            "requests/s"
         )
         if abs(gain) <= _LIKE_ONE_BY_ONE:
             return f"{beside} separately"
@@ -465,6 +487,9 @@ class Plan:
             all were tried.
         left_s: Estimated time to try the remaining candidates, s; None where none are left, or
             without an estimate.
+        time_budget_s: Time budget of the search in seconds; None for no limit.
+        spent_s: Step of the search -> wall-clock seconds: ``start-up`` (predictions, and the
+            compiler in a first run), ``screening``, ``fleets`` and ``rows``.
         schema: Version of the layout of plan.json.
     """
 
@@ -479,4 +504,6 @@ class Plan:
     untried: int = 0
     stopped: str = ""
     left_s: float | None = None
+    time_budget_s: float | None = None
+    spent_s: Mapping[str, float] = field(default_factory=dict)
     schema: str = SCHEMA

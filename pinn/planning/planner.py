@@ -74,8 +74,9 @@ def plan_load(
     space = _search_space(request, flags, load.media)
     gpus = [load_gpu(name).name for name in space.gpus if name]
     problem = PlanningProblem(
-        draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus, least
-    )
+        draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus, least,
+        request.min_probability,
+    )  # fmt: skip
     rows = _configurations(request, space, "engine" in flags)
     # Start the worker processes first, so that they start while predictions are computed: both take
     # about as long.

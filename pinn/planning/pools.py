@@ -58,6 +58,11 @@ class PoolsCandidate(Candidate):
     own: Sequence[str]
 
     @property
+    def deployments(self) -> list[Deployment]:
+        """Deployments of a prefill and of a decode worker."""
+        return [self.prefill.deployment, self.deployment]
+
+    @property
     def gpus(self) -> int:
         """Number of GPUs of one replica."""
         return self.prefill_servers * self.prefill.gpus + self.decode_servers * super().gpus

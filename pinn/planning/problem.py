@@ -12,7 +12,7 @@ from jaxtyping import Int
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError
-from pinn.planning.plan import PlanRequest, PlanSummary
+from pinn.planning.plan import AskedRate, PlanRequest, PlanSummary
 from pinn.planning.prices import Price
 from pinn.simulator.slo import Slo
 from pinn.simulator.workloads.load import Load
@@ -94,7 +94,7 @@ def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray,
 
 
 @dataclass(frozen=True)
-class PlanningProblem:
+class PlanningProblem(AskedRate):
     """Load to serve, with all data that planning for it needs.
 
     Attributes:
@@ -108,6 +108,7 @@ class PlanningProblem:
         headroom: Share by which the load may exceed ``rate_per_s``.
         gpus: Names of the requested GPUs; empty for the GPUs of the candidates.
         least_replicas: Minimum number of replicas of a fleet.
+        min_probability: Minimum probability of meeting the SLO, a share of 1; None for any.
     """
 
     draws: Sequence[Workload]
@@ -120,11 +121,7 @@ class PlanningProblem:
     headroom: float = 0.0
     gpus: Sequence[str] = ()
     least_replicas: int = 1
-
-    @property
-    def sized_rate_per_s(self) -> float | None:
-        """Return the rate that a fleet must sustain: the requested rate plus the headroom."""
-        return None if self.rate_per_s is None else self.rate_per_s * (1 + self.headroom)
+    min_probability: float | None = None
 
     @cached_property
     def sized_for(self) -> Workload:
@@ -175,16 +172,24 @@ class PlanningProblem:
             notices=list(dict.fromkeys(filter(None, notices))),
             headroom=self.headroom,
             least_replicas=self.least_replicas,
+            min_probability=self.min_probability,
         )
 
 
 def check_sizes(request: PlanRequest, least_replicas: int) -> None:
-    """Check that headroom and a minimum number of replicas are given only with a rate.
+    """Check that headroom, and minima of replicas and probability, are given only with a rate.
 
     Raises:
-        PinnError: If a headroom, or a minimum of more than one replica, is given without a rate.
+        PinnError: If a headroom, a minimum of more than one replica, or a minimum probability is
+            given without a rate, or if the probability is not above 0 and at most 1.
     """
+    probability = request.min_probability
+    if probability is not None and not 0 < probability <= 1:
+        raise PinnError(
+            f"--min-probability must be above 0 and at most 1, such as 0.9, got {probability:g}"
+        )
     given = ["--headroom"] * (request.headroom > 0) + ["--replicas"] * (least_replicas > 1)
+    given += ["--min-probability"] * (probability is not None)
     if given and request.rate is None:
         raise PinnError(f"{given[0]} needs --rate: give --rate, or leave out {given[0]}")
 

@@ -111,16 +111,25 @@ def promising(
     return must, [i for i in rest if i in cheap or expense(i, 1 + _SCREENING_ERROR) <= least]
 
 
-def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> str:
-    """Return a sentence on the higher cost for which a candidate's hardware is not evaluated."""
+def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem, top: int) -> str:
+    """Return the reason why a candidate's hardware is not evaluated: its GPUs or its cost.
+
+    Args:
+        candidate: Candidate of the hardware.
+        rate_per_s: Screened maximum rate of one replica.
+        problem: Load, prices and limit on GPUs.
+        top: Minimum number of hardware configurations to evaluate.
+    """
     unpriced, expense = _expense(candidate, rate_per_s, problem)
     is_price = bool(problem.prices) and not unpriced
-    more, what = ("costs", " an hour") if is_price else ("takes", " GPUs")
-    per = "" if problem.rate_per_s is not None else " for each request per second"
-    return (
-        f"{more} more than the rows of the table: about {number(rate_per_s)} "
-        f"requests/s per replica, so {number(expense)}{what}{per}"
-    )
+    alone, asked = f"about {number(rate_per_s)} requests/s per replica", problem.rate_per_s
+    if asked is not None and problem.max_gpus is not None:
+        gpus = candidate.gpus * max(-(-asked // rate_per_s), problem.least_replicas)
+        if gpus > problem.max_gpus:
+            return f"needs about {gpus:.0f} GPUs, more than --max-gpus {problem.max_gpus}: {alone}"
+    what = "an hour" if is_price else "GPUs"
+    per = "" if asked is not None else " for each request per second"
+    return f"not among the {top} cheapest (--top): {alone}, so {number(expense)} {what}{per}"
 
 
 def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from pinn.common.tables import write_rows
 from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
 from pinn.errors import PinnError
 from pinn.planning.candidate import NETWORK
-from pinn.planning.manifest import manifest
+from pinn.planning.manifest import deployed, manifest
 from pinn.planning.plan import (
     POOLS_UNSURE,
     Choice,
@@ -25,6 +25,7 @@ from pinn.planning.plan import (
 )
 from pinn.planning.search_extent import counts, unfinished
 from pinn.simulator.slo import LimitOutcome, parse_slo
+from pinn.surrogate.uncertainty.quantiles import LEVEL
 
 #: Maximum number of rows in a terminal if one GPU type was requested; the files have all rows.
 _ROWS = 3
@@ -38,6 +39,8 @@ def print_plan(plan: Plan, out: Path | None) -> None:
     )
     asked += f" (with headroom: {ask.sized_rate_per_s:g})" if ask.headroom else ""
     asked += f" on at least {ask.least_replicas} replicas" if ask.least_replicas > 1 else ""
+    if ask.min_probability is not None:
+        asked += f" with P(SLO met) of at least {100 * ask.min_probability:g} %"
     say(
         f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
         f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
@@ -85,7 +88,8 @@ def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
     has_prices = bool(plan.ask.prices_per_gpu_hour)
     start = "best on each GPU" if len(plan.by_gpu) > 1 else "start"
     columns: dict[Column, Callable[[Choice], str]] = {
-        Column("GPUs", folds=False): lambda c: str(c.gpus)
+        Column("row", folds=False): lambda c: str(1 + plan.choices.index(c)),
+        Column("GPUs", folds=False): lambda c: str(c.gpus),
     }
     if has_prices:
         columns[Column("cost\n/hour", folds=False)] = lambda c: _price(c.cost_per_hour)
@@ -99,6 +103,8 @@ def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
         columns[Column(_heading(outcome), folds=False)] = partial(_limit_cell, i)
     if plan.ask.rate_per_s is not None:
         columns[Column("P(SLO\nmet)", most=6)] = _chance
+    if any(choice.seen.preemptions for choice in _shown(plan)):
+        columns[Column("preemp-\ntions", folds=False)] = lambda c: f"{c.seen.preemptions:,}"
     if any(choice.coefficients != NETWORK for choice in plan.choices):
         columns[Column("coefficients", True)] = lambda c: c.coefficients
     return columns
@@ -151,7 +157,7 @@ def _chance(choice: Choice) -> str:
 
 def _notes(plan: Plan, out: Path | None) -> list[str]:
     first = plan.choices[0]
-    lines = _how_sure(first)
+    lines = [*_how_sure(first), *_at_interval_ends(plan)]
     lines += [f"{first.missed_first}."] * bool(first.missed_first)
     lines += _with_headroom(plan)
     lines += _memory_limit(first)
@@ -163,9 +169,15 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Disaggregated prefill/decode: {POOLS_UNSURE}.")
     lines += counts(plan, len(_shown(plan)))
+    if first.seen.preemptions:
+        lines.append(
+            f"Preemptions of row 1 at the planned rate: {first.seen.preemptions:,}, because its "
+            "batches exceed the KV cache."
+        )
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
         lines.append(f"Written: {', '.join(str(out / n) for n in names if (out / n).exists())}")
+        lines += [deployed(plan, 1)] * (out / "manifest.yaml").exists()
     return lines
 
 
@@ -189,6 +201,20 @@ def _with_headroom(plan: Plan) -> list[str]:
         f"With headroom, at {ask.sized_rate_per_s:g} requests/s: "
         f"{_values(first.with_headroom, on_each)}; the table's limits and P(SLO met) are for "
         f"{exact(ask.rate_per_s)}."
+    ]
+
+
+def _at_interval_ends(plan: Plan) -> list[str]:
+    """Return a sentence on the recommended row's limits at both ends of the interval."""
+    first = plan.choices[0]
+    if first.at_interval_ends is None:
+        return []
+    on_each = parse_slo(plan.ask.slo).goodput is not None
+    slow, fast = (_values(point, on_each) for point in first.at_interval_ends)
+    level = f"{100 * (first.fleet_rate.level or LEVEL):.0f} %"
+    asked = f"at {exact(plan.ask.rate_per_s or 0.0)} requests/s"
+    return [
+        f"Times at the upper end of their {level} interval, {asked}: {slow}; lower end: {fast}."
     ]
 
 
@@ -244,7 +270,7 @@ def _how_sure(choice: Choice) -> list[str]:
     together = f"{choice.replicas} replicas with --router {choice.router} meet the SLO up to "
     if choice.is_lower_bound:
         return [f"{alone}.", f"{together}{number(all_of_them.per_s)} requests/s or more{bar}."]
-    together += number(all_of_them.per_s) + _search_bar(all_of_them) + bar
+    together += f"{number(all_of_them.per_s)} requests/s{_search_bar(all_of_them)}{bar}"
     return [f"{alone}.", f"{together}; {choice.beside_one_by_one}."]
 
 
@@ -312,7 +338,8 @@ _LAST_COLUMNS = ("limited_by", "fails_first", "chance", "safe", "serve_command",
 
 def _row(place: int, c: Choice) -> dict[str, object]:
     low, high = c.fleet_rate.interval_per_s or (None, None)
-    seeds = c.highest_rate.seeds_per_s
+    # Without the rates of further seeds, which time may not have allowed, there is no range.
+    seeds = c.highest_rate.seeds_per_s if len(c.highest_rate.seeds_per_s) > 1 else ()
     return {
         "rank": place,
         **{name: getattr(c, name) for name in _FIRST_COLUMNS},
@@ -324,12 +351,13 @@ def _row(place: int, c: Choice) -> dict[str, object]:
         "lowest_rate_that_fails_per_s": c.highest_rate.fails_per_s,
         "highest_rate_least_draw_per_s": min(seeds, default=None),
         "highest_rate_most_draw_per_s": max(seeds, default=None),
-        "fleet_rate_per_s": c.fleet_rate.per_s,
+        "fleet_rate_per_s": None if c.is_lower_bound else c.fleet_rate.per_s,
         "fleet_rate_bad_end_per_s": low,
         "fleet_rate_good_end_per_s": high,
         "utilization": c.utilization,
         "rate_per_replica_per_s": c.at_rate.rate_per_s,
         "met_share": c.seen.met_share,
+        "preemptions": c.seen.preemptions,
         **{
             f"{metric}_{name}_s": value
             for metric, table in c.seen.latency_s.items()

@@ -9,6 +9,7 @@ request therefore takes at least as long.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -20,10 +21,11 @@ from pinn.memory.kv_cache import kv_layout
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.planning.candidate import Candidate
 from pinn.planning.fleet import BALANCED_GAIN
-from pinn.planning.plan import Point, RejectedCandidate
+from pinn.planning.plan import NOT_TRIED, TIME_OVER, Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
+from pinn.planning.time_budget import UNLIMITED, OutOfTimeError, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import halves
@@ -215,6 +217,7 @@ class ScreeningResult:
         least_excess: Minimum over all candidates of the lower bound of the largest ratio of a
             latency to its limit.
         simulations: Number of simulations.
+        is_partial: Whether time ran out before all candidates were screened.
     """
 
     kept: Sequence[tuple[int, float]]
@@ -222,9 +225,16 @@ class ScreeningResult:
     points: Sequence[Point]
     least_excess: float
     simulations: int
+    is_partial: bool = False
 
 
-def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> ScreeningResult:
+def screen(
+    candidates: Sequence[Candidate],
+    problem: PlanningProblem,
+    budget: TimeBudget = UNLIMITED,
+    *,
+    in_any_case: bool = False,
+) -> ScreeningResult:
     """Screen candidates that differ only in limits of the scheduler.
 
     Candidates whose lower bound of a latency misses a limit are not simulated. A candidate is also
@@ -234,6 +244,11 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
     Args:
         candidates: Candidates of the same hardware.
         problem: Load and SLO.
+        budget: Time budget.
+        in_any_case: Whether to go on without time until one candidate meets the SLO.
+
+    Raises:
+        OutOfTimeError: If the time is used up, except with ``in_any_case``.
     """
     load, slo = problem.replica_load(most=_REQUESTS), problem.slo
     found: list[tuple[int, float]] = []
@@ -253,10 +268,17 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
         if reason is not None:
             rejected.append(candidate.rejected(reason, simulated=False))
             continue
-        trials = Trials(candidate, load, slo)
+        needed = in_any_case and not found
+        trials = Trials(candidate, load, slo, budget=UNLIMITED if needed else budget)
         best = max((rate for _, rate in found), default=0.0)
         near = _near(best, problem)
-        rate = _screened_rate(trials, best, near)
+        try:
+            rate = _screened_rate(trials, best, near)
+        except OutOfTimeError:
+            if not in_any_case:
+                raise
+            rejected.append(candidate.rejected(f"{NOT_TRIED}: {TIME_OVER}", simulated=False))
+            continue
         simulations += trials.tally.simulations
         if trials.tally.most_running < candidate.deployment.recipe.max_requests and rate > 0:
             unfilled.append(candidate)
@@ -270,9 +292,15 @@ def screen(candidates: Sequence[Candidate], problem: PlanningProblem) -> Screeni
         candidates[place].rejected(_too_low(rate, found[0][1]))
         for place, rate in found[len(kept) :]
     ]
-    points = _ladder(candidates[kept[0][0]], problem) if kept else []
+    points: list[Point] = []
+    if kept:
+        with suppress(OutOfTimeError):
+            points = _ladder(candidates[kept[0][0]], problem, budget)
     simulations += len(points)
-    return ScreeningResult(kept, rejected, points, least, simulations)
+    is_partial = len(points) < len(_LADDER) * bool(kept) or any(
+        each.reason.startswith(NOT_TRIED) for each in rejected
+    )
+    return ScreeningResult(kept, rejected, points, least, simulations, is_partial)
 
 
 def _near(best: float, problem: PlanningProblem) -> float:
@@ -304,12 +332,12 @@ def _highest(trials: Trials, guess: float, stride: float = 1.25, best: float = 0
     return highest_rate(trials.excess, guess, stride=stride, width=_WIDTH, enough=best)[0]
 
 
-def _ladder(candidate: Candidate, problem: PlanningProblem) -> list[Point]:
+def _ladder(candidate: Candidate, problem: PlanningProblem, budget: TimeBudget) -> list[Point]:
     most, _ = _guesses(candidate, problem.workload, None)
     points = []
     for share in _LADDER:
         load = problem.replica_load(most=max(round(share * _REQUESTS), _LEAST_REQUESTS))
-        trials = Trials(candidate, load, problem.slo)
+        trials = Trials(candidate, load, problem.slo, budget=budget)
         points.append(trials.point(trials.run(share * most), share * most))
     return points
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 import msgspec
@@ -24,7 +25,15 @@ from pinn.planning.evaluation import Row, SizedFleet, SizingResult
 from pinn.planning.plan import Choice
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import ScreeningResult
-from pinn.planning.search_steps import Given, Task, make_row, screen_group, size_group
+from pinn.planning.search_steps import (
+    Given,
+    Task,
+    make_row,
+    screen_group,
+    size_group,
+    timed,
+    warm_up,
+)
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
 #: Share of the time budget after which the remaining time is used only to estimate the certainty of
@@ -33,6 +42,9 @@ from pinn.planning.time_budget import UNLIMITED, TimeBudget
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the remaining search time that a round spends on screening.
 _SCREENING_SHARE = 0.6
+
+#: Name of the time before the first step of a search, in ``Search.spent_s``.
+START_UP = "start-up"
 
 _LOG = logging.getLogger(__name__)
 _Result = TypeVar("_Result", ScreeningResult, SizingResult, Row)
@@ -74,7 +86,9 @@ class Search:
         sized: Index of a hardware configuration -> result of sizing its fleets.
         rows: Index of a hardware configuration -> row of the plan.
         is_interrupted: Whether an interrupt ended the search.
-        newly_screened: Number of hardware configurations screened without a cached result.
+        spent_s: Step of the search -> wall-clock seconds. ``start-up`` is the time before the first
+            step.
+        task_s: Step of the search -> seconds of each complete task without a cached result.
     """
 
     problem: PlanningProblem
@@ -86,7 +100,8 @@ class Search:
     sized: dict[int, SizingResult] = field(default_factory=dict)
     rows: dict[int, Row] = field(default_factory=dict)
     is_interrupted: bool = False
-    newly_screened: int = 0
+    spent_s: dict[str, float] = field(default_factory=dict)
+    task_s: dict[str, list[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._digest = _digest(self.problem)
@@ -170,8 +185,6 @@ class Search:
         """Screen hardware and size fleets, in rounds, until all is screened or time is over."""
         budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
-        count = sum(map(len, self.groups))
-        _LOG.info("%d candidates on %d hardware configurations", count, len(self.groups))
         while True:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
             must, may = ranking.promising(self.fastest, self.problem, top)
@@ -190,14 +203,14 @@ class Search:
     def _screen(self, first: Sequence[int], rest: Sequence[int], budget: TimeBudget) -> None:
         part = budget.next_part(_SCREENING_SHARE)
         tasks = {i: Task(self.groups[i], part, i in first) for i in (*first, *rest)}
-        for i, result in self._results(screen_group, ScreeningResult, tasks):
+        for i, result in self._results("screening", screen_group, ScreeningResult, tasks):
             self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
         """Size fleets of hardware ``must``, even without time left, and ``may`` if time is left."""
         waiting = [i for i in (*must, *may) if i not in self.sized]
         tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
-        for i, result in self._results(size_group, SizingResult, tasks):
+        for i, result in self._results("fleets", size_group, SizingResult, tasks):
             self.sized[i] = result
 
     def _make_rows(self, most: int | None = None) -> None:
@@ -210,7 +223,7 @@ class Search:
         must, may = ranking.firsts({i: candidate for i, (candidate, _) in fleets.items()})
         waiting = [i for i in (*must, *may)[:most] if i not in self.rows]
         tasks = {i: Task(fleets[i], self.budget, i in must) for i in waiting}
-        for i, row in self._results(make_row, Row, tasks):
+        for i, row in self._results("rows", make_row, Row, tasks):
             self.rows[i] = row
 
     def _finish_at_once(self) -> None:
@@ -222,8 +235,30 @@ class Search:
             self._size([must.pop(0)], [], self.budget)
         self._make_rows()
 
+    def left_s(self, top: int) -> float | None:
+        """Return the estimated seconds to complete the search, at the pace of its tasks so far.
+
+        None is returned if nothing remains, or if no task ran without a cached result.
+
+        Args:
+            top: Minimum number of hardware configurations to evaluate.
+        """
+        every = [seconds for each in self.task_s.values() for seconds in each]
+        rows = sum(not row.is_partial for row in self.rows.values())
+        most = min(max(top, len(self.fleets)), len(self.groups))
+        left = {
+            "screening": len(self.untried),
+            "fleets": max(min(top, len(self.groups)) - len(self.sized), 0),
+            "rows": max(most - rows, 0),
+        }
+        if not every or not any(left.values()):
+            return None
+        paces = {name: median(self.task_s.get(name) or every) for name in left}
+        return sum(paces[name] * left[name] for name in left) / self.workers.count
+
     def _results(
         self,
+        name: str,
         step: _Step[Given, _Result],
         kind: type[_Result],
         tasks: Mapping[int, Task[Given]],
@@ -241,12 +276,29 @@ class Search:
                 waiting.append(i)
             else:
                 yield i, msgspec.convert(known, kind)
-        work = partial(step, self.problem)
-        for place, result in self.workers.run(work, [tasks[i] for i in waiting]):
+        if waiting:
+            self._start(next(iter(self.groups))[0])
+        begin_s = self.budget.passed_s
+        work = partial(timed, step, self.problem)
+        for place, (result, seconds) in self.workers.run(work, [tasks[i] for i in waiting]):
+            self._spend(name, begin_s)
+            begin_s = self.budget.passed_s
             if result is None:
                 continue
             i = waiting[place]
-            self.newly_screened += isinstance(result, ScreeningResult)
-            if not (isinstance(result, SizingResult | Row) and result.is_partial):
+            if not result.is_partial:
+                self.task_s.setdefault(name, []).append(seconds)
                 store.keep_value(keys[i], result, self.cache)
             yield i, result
+
+    def _start(self, candidate: Candidate) -> None:
+        """Compile the simulator in the worker processes before the first step of the search."""
+        if START_UP in self.spent_s:
+            return
+        work, each = partial(warm_up, self.problem), [candidate] * self.workers.count
+        for _ in self.workers.run(work, each):
+            pass
+        self._spend(START_UP, 0.0)
+
+    def _spend(self, name: str, since_s: float) -> None:
+        self.spent_s[name] = self.spent_s.get(name, 0.0) + self.budget.passed_s - since_s

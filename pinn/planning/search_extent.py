@@ -1,7 +1,12 @@
 """Sentences on the extent of a plan's search: candidates tried, rejected and not tried."""
 
+import math
+
 from pinn.common.numbers import amount
 from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Plan
+
+#: Time in seconds beyond the time budget up to which no reason is stated.
+_SMALL_EXCESS_S = 1.0
 
 
 def counts(plan: Plan, shown: int) -> list[str]:
@@ -24,7 +29,20 @@ def counts(plan: Plan, shown: int) -> list[str]:
     parts += [f"{late:,} not evaluated in time"] * (late > 0)
     parts += [f"{plan.untried:,} not tried"] * (plan.untried > 0)
     found = f"{amount(plan.candidates, 'candidate')}: {', '.join(parts)}"
-    return [*lines, f"Search: {found}; {plan.simulations:,} simulations, {plan.seconds:.0f} s."]
+    took = f"{plan.simulations:,} simulations, {plan.seconds:.0f} s{_beyond(plan)}"
+    return [*lines, f"Search: {found}; {took}."]
+
+
+def _beyond(plan: Plan) -> str:
+    """Return a clause on the time beyond the budget, and where time was spent; empty within it."""
+    over_s = plan.seconds - (plan.time_budget_s or math.inf)
+    if over_s < _SMALL_EXCESS_S:
+        return ""
+    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in plan.spent_s.items())
+    return (
+        f", {over_s:.0f} s beyond --time-budget, because every GPU and engine gets a row "
+        f"in any case ({spent})"
+    )
 
 
 def unfinished(plan: Plan) -> list[str]:

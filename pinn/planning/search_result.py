@@ -1,6 +1,7 @@
 """Plan that results from a search: ranked rows, the best of every GPU, and rejected candidates."""
 
-import time
+import logging
+import math
 from collections.abc import Iterator, Sequence
 
 from pinn.errors import PinnError
@@ -9,13 +10,16 @@ from pinn.planning.plan import (
     NOT_EVALUATED,
     NOT_TRIED,
     TIME_BUDGET,
+    TIME_OVER,
     FrontierPoint,
     GpuOutcome,
     Plan,
     RejectedCandidate,
 )
-from pinn.planning.ranking import costs_more
+from pinn.planning.ranking import costs_more, promising
 from pinn.planning.search import Search
+
+_LOG = logging.getLogger(__name__)
 
 
 def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top: int) -> Plan:
@@ -30,52 +34,52 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
         PinnError: If no candidate meets the SLO; the message has the nearest candidate.
         KeyboardInterrupt: If an interrupt is received before any hardware was screened.
     """
-    begin = time.monotonic()
     problem, groups = search.problem, search.groups
     summary = problem.summary([each.deployment for group in groups for each in group])
+    fitting = sum(map(len, groups))
+    _LOG.info(
+        "%d candidates: %d do not fit, %d on %d hardware configurations",
+        fitting + len(misfits), len(misfits), fitting, len(groups),
+    )  # fmt: skip
     search.run(top)
-    _check_any(search)
     choices = search.choices
-    untried = [each for group in search.untried.values() for each in group]
-    rejected = [*misfits, *_rejected(search)]
-    rejected += [each.rejected(_no_time(search), simulated=False) for each in untried]
+    rejected = [*misfits, *_rejected(search, top)]
+    for each in (each for group in search.untried.values() for each in group):
+        rejected.append(each.rejected(f"{NOT_TRIED}: {_why_ended(search)}", simulated=False))
+    untried = sum(each.reason.startswith(NOT_TRIED) for each in rejected)
+    _check_any(search, untried)
+    budget = search.budget
     return Plan(
         ask=summary,
         choices=choices,
-        by_gpu=_by_gpu(search, summary.gpus, misfits),
+        by_gpu=_by_gpu(search, summary.gpus, misfits, rejected),
         left_out=rejected,
         frontier=_frontier(search),
-        candidates=sum(map(len, groups)) + len(misfits),
+        candidates=fitting + len(misfits),
         simulations=search.simulations,
-        seconds=time.monotonic() - begin,
-        untried=len(untried),
-        stopped=_stopped(search),
-        left_s=_left_s(search, time.monotonic() - begin),
+        seconds=budget.passed_s,
+        untried=untried,
+        stopped=_stopped(search, rejected),
+        left_s=search.left_s(top),
+        time_budget_s=None if math.isinf(budget.end_s) else budget.end_s - budget.begin_s,
+        spent_s=search.spent_s,
     )
 
 
-def _left_s(search: Search, seconds: float) -> float | None:
-    """Return the estimated seconds to screen the remaining hardware, at the pace so far.
-
-    None is returned if no hardware remains, or if all results of this search were cached.
-    """
-    if not search.untried or not search.newly_screened:
-        return None
-    return seconds * len(search.untried) / search.newly_screened
-
-
-def _stopped(search: Search) -> str:
+def _stopped(search: Search, rejected: Sequence[RejectedCandidate]) -> str:
     """Return the reason why a search ended before everything was tried; empty if all was tried."""
     if search.is_interrupted:
         return INTERRUPT
     is_partial = any(row.choice.is_partial for row in search.rows.values())
-    is_whole = not is_partial and len(search.rows) == len(search.fleets)
-    return "" if is_whole and not search.untried else TIME_BUDGET
+    is_late = any(each.reason.startswith((NOT_TRIED, NOT_EVALUATED)) for each in rejected)
+    return TIME_BUDGET if is_partial or is_late else ""
 
 
-def _rejected(search: Search) -> Iterator[RejectedCandidate]:
+def _rejected(search: Search, top: int) -> Iterator[RejectedCandidate]:
     """Yield the screened candidates that are not in the plan."""
     fastest, fleets = search.fastest, search.fleets
+    late = f"{NOT_EVALUATED}: {_why_ended(search)}"
+    awaited = {i for each in promising(fastest, search.problem, top) for i in each}
     for i, found in search.screened.items():
         yield from found.rejected
         sized = search.sized.get(i)
@@ -84,23 +88,22 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
         if i in search.rows:
             continue
         if sized is None:
-            reason = costs_more(*fastest[i], search.problem) if i in fastest else ""
-            yield from (candidate.rejected(reason) for candidate, _ in search.kept(i))
+            for candidate, rate in search.kept(i):
+                reason = late if i in awaited else costs_more(candidate, rate, search.problem, top)
+                yield candidate.rejected(reason)
         elif i in fleets:
-            yield fleets[i][0].rejected(f"{NOT_EVALUATED}: {_why_ended(search)}")
-
-
-def _no_time(search: Search) -> str:
-    """Return a clause that candidates were not tried, with the reason: time or an interrupt."""
-    return f"{NOT_TRIED}: {_why_ended(search)}"
+            yield fleets[i][0].rejected(late)
 
 
 def _why_ended(search: Search) -> str:
-    return "interrupted" if search.is_interrupted else "time was over"
+    return "interrupted" if search.is_interrupted else TIME_OVER
 
 
 def _by_gpu(
-    search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate]
+    search: Search,
+    gpus: Sequence[str],
+    misfits: Sequence[RejectedCandidate],
+    rejected: Sequence[RejectedCandidate],
 ) -> list[GpuOutcome]:
     """Return each GPU's best row, or the reason why it has no row; GPUs without a row are last."""
     ranks: dict[str, int] = {}
@@ -109,18 +112,18 @@ def _by_gpu(
     return [
         *(GpuOutcome(gpu, place) for gpu, place in ranks.items()),
         *(
-            GpuOutcome(gpu, None, _without(search, gpu, misfits) + _not_tried(search, gpu))
+            GpuOutcome(gpu, None, _without(search, gpu, misfits) + _not_tried(gpu, rejected))
             for gpu in gpus
             if gpu not in ranks
         ),
     ]
 
 
-def _not_tried(search: Search, gpu: str) -> str:
+def _not_tried(gpu: str, rejected: Sequence[RejectedCandidate]) -> str:
     """Return a clause on a GPU's untried candidates; empty if none or all of them are untried."""
-    own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
-    left = sum(len(search.untried.get(i, ())) for i in own)
-    return f"; {left:,} candidates were not tried" if left and {*own} & {*search.screened} else ""
+    own = [each for each in rejected if each.gpu == gpu]
+    left = sum(each.reason.startswith(NOT_TRIED) for each in own)
+    return f"; {left:,} candidates were not tried" if 0 < left < len(own) else ""
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
@@ -143,7 +146,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
             )
         return "meets the SLO at no rate"
     if own:
-        return _no_time(search)
+        return f"{NOT_TRIED}: {_why_ended(search)}"
     unfit = [each for each in misfits if each.gpu == gpu]
     if unfit:
         return f"{unfit[-1].label}: {unfit[-1].reason}"
@@ -179,12 +182,11 @@ def _frontier(search: Search) -> list[FrontierPoint]:
     return frontier
 
 
-def _check_any(search: Search) -> None:
+def _check_any(search: Search, left: int) -> None:
     """Raise an error if no candidate meets the SLO within the limit on GPUs."""
     if search.rows:
         return
     slo, screened = search.problem.slo.text, search.screened
-    left = sum(map(len, search.untried.values()))
     untried = f"; {left:,} candidates were not tried: raise --time-budget" if left else ""
     infeasible = [each.nearest for each in search.sized.values() if each.nearest is not None]
     if infeasible:

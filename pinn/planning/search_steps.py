@@ -1,6 +1,6 @@
 """Steps of a search, which run in other processes and whose results are cached as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -8,9 +8,14 @@ from pinn.planning.candidate import Candidate
 from pinn.planning.evaluation import Row, SizedFleet, SizingResult, examine, size_fleet
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import ScreeningResult, screen
-from pinn.planning.time_budget import TimeBudget
+from pinn.planning.time_budget import OutOfTimeError, TimeBudget
+from pinn.planning.trials import Trials
 
 Given = TypeVar("Given")
+Result = TypeVar("Result")
+
+#: Number of requests of the simulation with which a worker process starts.
+_WARM_UP_REQUESTS = 2
 
 
 @dataclass(frozen=True)
@@ -27,26 +32,46 @@ class Task(Generic[Given]):
     budget: TimeBudget
     in_any_case: bool
 
-    @property
-    def is_too_late(self) -> bool:
-        """Whether the time is used up and the task is skipped."""
-        return self.budget.is_over and not self.in_any_case
+    def result(self, step: Callable[..., Result], *given: object) -> Result | None:
+        """Return the result of a step; None if the time is used up before it has one."""
+        if self.budget.is_over and not self.in_any_case:
+            return None
+        try:
+            return step(*given, self.budget, in_any_case=self.in_any_case)
+        except OutOfTimeError:
+            return None
 
 
 def screen_group(
     problem: PlanningProblem, task: Task[Sequence[Candidate]]
 ) -> ScreeningResult | None:
     """Return the screening of all candidates of one hardware; None if the time is used up."""
-    return None if task.is_too_late else screen(task.given, problem)
+    return task.result(screen, task.given, problem)
 
 
 def size_group(
     problem: PlanningProblem, task: Task[Sequence[tuple[Candidate, float]]]
 ) -> SizingResult | None:
     """Return the best fleet of candidates of one hardware; None if the time is used up."""
-    return None if task.is_too_late else size_fleet(task.given, problem, task.budget)
+    return task.result(size_fleet, task.given, problem)
 
 
 def make_row(problem: PlanningProblem, task: Task[tuple[Candidate, SizedFleet]]) -> Row | None:
     """Return the plan's row of a fleet; a partial row, or None, if the time is used up."""
-    return None if task.is_too_late else examine(*task.given, problem, task.budget)
+    return task.result(examine, *task.given, problem)
+
+
+def timed(
+    step: Callable[[PlanningProblem, Task[Given]], Result],
+    problem: PlanningProblem,
+    task: Task[Given],
+) -> tuple[Result, float]:
+    """Return the result of a step, and the seconds that it took."""
+    begin_s = task.budget.clock()
+    return step(problem, task), task.budget.clock() - begin_s
+
+
+def warm_up(problem: PlanningProblem, candidate: Candidate) -> None:
+    """Simulate a few requests, which compiles the simulator where this was not yet done."""
+    load = problem.replica_load(most=_WARM_UP_REQUESTS)
+    Trials(candidate, load, problem.slo).run(load.rate_per_s)

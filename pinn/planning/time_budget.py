@@ -6,6 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 
+class OutOfTimeError(Exception):
+    """The time budget of a search is used up."""
+
+
 @dataclass(frozen=True)
 class TimeBudget:
     """Time budget of a search, by a clock that all its processes share.
@@ -35,12 +39,22 @@ class TimeBudget:
     @property
     def left_s(self) -> float:
         """Remaining time in seconds; 0 when the time is used up."""
-        return max(self.end_s - self.clock(), 0.0)
+        return math.inf if math.isinf(self.end_s) else max(self.end_s - self.clock(), 0.0)
 
     @property
     def is_over(self) -> bool:
         """Whether the time is used up."""
         return self.left_s == 0
+
+    @property
+    def passed_s(self) -> float:
+        """Time since the search began, in seconds."""
+        return self.clock() - self.begin_s
+
+    def check(self) -> None:
+        """Raise ``OutOfTimeError`` if the time is used up."""
+        if self.is_over:
+            raise OutOfTimeError
 
     def until(self, share: float) -> "TimeBudget":
         """Return a budget that ends when a share of the whole time has passed."""

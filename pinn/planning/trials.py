@@ -13,6 +13,7 @@ from pinn.errors import TooLargeError
 from pinn.planning.candidate import Candidate
 from pinn.planning.plan import STATISTICS, Point
 from pinn.planning.problem import ReplicaLoad
+from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.simulator.goodput import latencies_s
 from pinn.simulator.intervals import scaled
 from pinn.simulator.linear_latency import LinearLatency
@@ -149,6 +150,7 @@ class Trials:
         slo: Limits to meet.
         scenario: Assumed prediction errors.
         tally: Counts of simulations; copies of the trials with other errors or seeds share it.
+        budget: Time budget; simulations raise ``OutOfTimeError`` once it is used up.
     """
 
     candidate: Candidate
@@ -156,6 +158,7 @@ class Trials:
     slo: Slo
     scenario: ErrorScenario = ErrorScenario()
     tally: Tally = field(default_factory=Tally)
+    budget: TimeBudget = UNLIMITED
 
     def run(self, rate_per_s: float) -> Run:
         """Return the run of one replica at a rate, without an early stop."""
@@ -214,6 +217,7 @@ class Trials:
             output_tokens_per_gpu_s=tokens_per_s / (replicas * self.candidate.gpus),
             user_tokens_per_s=1 / speed if speed else None,
             limits=self.slo.outcomes(found, gaps),
+            preemptions=int(run.requests.preemptions.sum()),
         )
 
     def fleet_excess(self, workload: Workload, replicas: int, router: str) -> float:
@@ -237,9 +241,11 @@ class Trials:
             return scaled(latency, *astuple(self.scenario))
 
         def early_stop(requests: np.ndarray, now_s: float) -> bool:
+            self.budget.check()
             least = latencies_so_far_s(requests, workload.output_tokens, now_s)
             return self.slo.is_missed(self._stretched(least), len(workload))
 
+        self.budget.check()
         self.tally.simulations += 1
         try:
             run = self.candidate.serve(workload, engine, rescale, early_stop if may_end else None)

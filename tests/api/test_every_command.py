@@ -48,7 +48,7 @@ ON_RESULT = {
         "json_path": "to_json", "requests": "write_requests", "timeline": "timeline",
         "plot": "plot",
     },
-    "plan": {"out": "save", "manifest": "manifest"},
+    "plan": {"out": "save", "manifest": "manifest", "manifest_row": "manifest"},
     "evaluate serving-runs": {"out": "save", "json_path": "to_json"},
     **{f"evaluate {name}": {"out": "save"}
        for name in ("decisions", "engines", "coefficients", "panel", "speculation")},

@@ -17,9 +17,12 @@ from pinn.planning.candidates import SearchSpace, find_candidates
 from pinn.planning.plan import Plan
 from pinn.planning.prices import Price
 from pinn.planning.problem import PlanningProblem
+from pinn.planning.ranking import costs_more
 from pinn.planning.search import Search, by_hardware
+from pinn.planning.search_extent import counts
 from pinn.planning.search_result import make_plan
-from pinn.planning.time_budget import TimeBudget
+from pinn.planning.time_budget import OutOfTimeError, TimeBudget
+from pinn.planning.trials import Trials
 from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.load import Load, LoadFlags
@@ -65,7 +68,8 @@ def planned(question, cache, seconds=float("inf"), clock=Ticks) -> Plan:
 
 def written(plan: Plan) -> dict:
     """Return a plan as plan.json has it, without the time that it took."""
-    return msgspec.json.decode(msgspec.json.encode(dataclasses.replace(plan, seconds=0.0)))
+    timeless = dataclasses.replace(plan, seconds=0.0, spent_s={})
+    return msgspec.json.decode(msgspec.json.encode(timeless))
 
 
 @pytest.fixture(scope="module")
@@ -124,29 +128,39 @@ def test_without_time_the_best_guess_on_each_gpu_is_evaluated(question, whole, t
     assert plan.choices[0].cost_per_hour >= whole.choices[0].cost_per_hour
 
 
-@pytest.mark.parametrize("seconds", [8.0, 25.0])
+@pytest.mark.parametrize("seconds", [1e-9, 8.0, 25.0, 100.0, 400.0, float("inf")])
 def test_every_candidate_is_accounted_for_whenever_time_ends(question, tmp_path, seconds):
     plan = planned(question, tmp_path, seconds)
     assert plan.candidates == len(plan.choices) + len(plan.left_out)
     assert {each.gpu for each in plan.by_gpu} == set(GPUS)
     labels = [each.label for each in (*plan.choices, *plan.left_out)]
     assert len(set(labels)) == len(labels)
+    _, _, parts = counts(plan, 0)[-1].partition(": ")
+    total, _, rest = parts.partition(" candidates: ")
+    numbers = [int(part.split()[0]) for part in rest.partition(";")[0].split(", ")]
+    assert int(total) == plan.candidates == sum(numbers)
+    assert bool(plan.stopped) == any(
+        each.reason.startswith(("not tried", "not evaluated")) for each in plan.left_out
+    ) | any(choice.is_partial for choice in plan.choices)
 
 
 def test_the_same_search_goes_on_to_the_same_plan(question, whole, cache, tmp_path, monkeypatch):
     screened = []
     screen = search_steps.screen
     monkeypatch.setattr(
-        search_steps, "screen", lambda group, *rest: screened.append(1) or screen(group, *rest)
+        search_steps,
+        "screen",
+        lambda *given, **named: screened.append(1) or screen(*given, **named),
     )
     begun = planned(question, tmp_path, 1e-9)
     assert len(screened) == len(GPUS)  # one hardware of each
     found = planned(question, tmp_path)
-    assert len(screened) == len(question[1])  # each once
+    # Each once, and again the two whose screening time did not complete.
+    assert len(screened) == len(question[1]) + 2
     assert written(found)["choices"] == written(whole)["choices"]
     assert begun.simulations < found.simulations
 
-    def fail(*_):
+    def fail(*_, **__):
         raise AssertionError("simulated again")
 
     for step in ("screen", "size_fleet", "examine"):
@@ -158,7 +172,7 @@ def test_the_same_search_goes_on_to_the_same_plan(question, whole, cache, tmp_pa
 def test_another_question_is_another_key(question, cache, monkeypatch):
     problem, groups = question
     seen = []
-    monkeypatch.setattr(search_steps, "screen", lambda *_: seen.append(1) or 1 / 0)
+    monkeypatch.setattr(search_steps, "screen", lambda *_, **__: seen.append(1) or 1 / 0)
     for change in (
         {"slo": parse_slo("p95 ttft<=200ms; p95 tpot<=12ms")},
         {"draws": [at_rate(problem.draws[0], 29.0)]},
@@ -198,3 +212,44 @@ def test_an_interrupt_before_anything_is_an_interrupt(question, tmp_path, monkey
     monkeypatch.setattr(Workers, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         planned(question, tmp_path)
+
+
+def test_time_left_is_estimated_from_the_pace_of_the_tasks(question):
+    """Compilation makes the first task ten times as long, which the median ignores."""
+    problem, groups = question
+    search = Search(problem, groups, Workers(count=2, torch=False))
+    assert search.left_s(top=1) is None  # nothing ran yet
+    search.task_s = {"screening": [2.0, 20.0, 2.0], "fleets": [4.0], "rows": [6.0]}
+    assert search.left_s(top=1) == pytest.approx((2.0 * len(groups) + 4.0 + 6.0) / 2)
+
+
+def test_a_simulation_does_not_begin_after_the_end(question):
+    problem, groups = question
+    over = TimeBudget(0.0, 0.0)
+    trials = Trials(groups[0][0], problem.replica_load(most=10), problem.slo, budget=over)
+    with pytest.raises(OutOfTimeError):
+        trials.run(1.0)
+    assert trials.tally.simulations == 0
+
+
+def test_a_plan_says_how_long_it_took_and_why_beyond_the_budget(whole):
+    late = dataclasses.replace(
+        whole, seconds=114.2, time_budget_s=30.0, spent_s={"start-up": 70.4, "fleets": 43.8}
+    )
+    assert counts(late, 0)[-1].endswith(
+        "simulations, 114 s, 84 s beyond --time-budget, because every GPU and engine gets a row in "
+        "any case (start-up 70 s, fleets 44 s)."
+    )
+    assert "beyond" not in counts(dataclasses.replace(late, time_budget_s=120.0), 0)[-1]
+    assert "beyond" not in counts(whole, 0)[-1]
+
+
+def test_a_screened_candidate_beyond_the_gpus_is_not_called_dear(question):
+    problem, groups = question
+    candidate = groups[0][0]
+    limited = dataclasses.replace(problem, max_gpus=2)
+    assert costs_more(candidate, 1.0, limited, 5) == (
+        f"needs about {30 * candidate.gpus} GPUs, more than --max-gpus 2: about 1.00 requests/s "
+        "per replica"
+    )
+    assert costs_more(candidate, 1.0, problem, 5).startswith("not among the 5 cheapest (--top): ")

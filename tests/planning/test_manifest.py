@@ -88,7 +88,8 @@ def test_a_replica_on_one_machine_is_a_pod_of_a_deployment():
     )
     routing = plan.choices[0].router
     assert routing
-    assert f"# The plan assumes {routing} routing." in manifest(plan)
+    assert f"# The plan assumes {routing} routing (--router of pinn simulate)." in manifest(plan)
+    assert service["metadata"]["annotations"] == {"pinn/router": routing}
 
 
 def test_one_pod_has_a_volume_of_its_own_and_no_budget():
@@ -173,3 +174,28 @@ def test_pools_are_servers_of_either_role():
 def test_the_users_own_datasheet_has_no_label():
     deployment, *_ = objects(plan_of(gpu="my-card"))
     assert "nodeSelector" not in deployment["spec"]["template"]["spec"]
+
+
+def test_any_row_can_be_deployed_and_the_text_says_which():
+    whole = finished_plan()
+    whole = dataclasses.replace(
+        whole, choices=[dataclasses.replace(each, serve_command=VLLM) for each in whole.choices]
+    )
+    for row, text in ((1, "row 1 (recommended)"), (3, "row 3 (not the recommended row)")):
+        choice = whole.choices[row - 1]
+        found = manifest(whole, row)
+        deployment, *_ = yaml.safe_load_all(found)
+        assert deployment["spec"]["replicas"] == choice.replicas
+        state = f"{text}, {choice.replicas} x {choice.label}; the plan is complete."
+        assert f"# Manifest: {state}\n" in found
+    for row in (0, 4):
+        with pytest.raises(PinnError, match=rf"the plan has no row {row}: .* 1 to 3"):
+            manifest(whole, row)
+
+
+def test_the_manifest_of_an_incomplete_plan_says_that_it_is_provisional():
+    whole = dataclasses.replace(plan_of(), stopped="time budget", untried=2, left_s=60.0)
+    text = manifest(whole)
+    assert "; the plan is provisional.\n" in text
+    assert "# The time budget was used up (--time-budget): 2 of 84 candidates were not" in text
+    assert "provisional" not in manifest(plan_of())

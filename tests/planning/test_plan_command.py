@@ -161,7 +161,8 @@ def test_the_table_is_printed(plan, folder, capsys):
     for each in plan.by_gpu:
         choice = plan.choices[each.rank - 1]
         row, below = re.findall(rf"^ +(\d+ .* x {choice.gpu}.*)\n(.*)", printed, re.MULTILINE)[0]
-        assert row.split()[:2] == [str(choice.gpus), f"{choice.cost_per_hour:.2f}"]
+        cost = f"{choice.cost_per_hour:.2f}"
+        assert row.split()[:3] == [str(each.rank), str(choice.gpus), cost]
         assert number(choice.cost_per_million_prompt_tokens) in row.split()
         assert number(choice.cost_per_million_output_tokens) in below.split()
     manifest = (folder / "out" / "manifest.yaml").read_text()
@@ -227,7 +228,8 @@ def test_engines_are_candidates_where_asked_for(folder):
         ),
         (
             ["--gpu", "H100", "--slo", SLO, "--rate", "500", "--max-gpus", "2"],
-            r"closest is H100-SXM TP 1 .*: needs \d+ GPUs .* per replica, more than --max-gpus 2",
+            r"closest is H100-SXM TP 1 .*: needs about \d+ GPUs, more than --max-gpus 2: "
+            r"\d replicas behind --router least-requests miss the SLO at 500 requests/s; one",
         ),
         (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),

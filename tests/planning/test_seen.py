@@ -8,8 +8,8 @@ import pytest
 from finished_plans import plan, point
 
 from pinn.planning.page import write_page
-from pinn.planning.plan import Fleet
-from pinn.planning.report import print_plan, write_files
+from pinn.planning.plan import Fleet, HighestRate
+from pinn.planning.report import choice_rows, print_plan, write_files
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_page_terminal_and_csv_show_what_clients_see(uneven, tmp_path, capsys):
 def test_costs_have_the_same_digits(uneven, tmp_path, capsys):
     """The terminal has costs per hour, the page per million tokens too, the CSV all digits."""
     print_plan(uneven, None)
-    costs = re.findall(r"^ +\d+ +([\d.]+) \d+ x ", capsys.readouterr().out, re.MULTILINE)
+    costs = re.findall(r"^ +\d+ +\d+ +([\d.]+) \d+ x ", capsys.readouterr().out, re.MULTILINE)
     assert costs == ["38.40", "40.00", "79.20"]
     write_files(uneven, tmp_path)
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
@@ -110,3 +110,48 @@ def test_a_missed_limit_is_named_and_what_fails_first(capsys):
     assert "(bottleneck: decode bandwidth)" in " ".join(printed.split())
     for line in ("p99 E2E", "<= 30 s", "95 % of:"):
         assert line in printed.split("Recommended")[0]
+
+
+def test_preemptions_are_shown_where_there_are_any(capsys, tmp_path):
+    made = plan()
+    print_plan(made, None)
+    assert "preemp" not in capsys.readouterr().out.lower()
+    first = made.choices[0]
+    (router,) = first.fleets
+    full = replace(router, point=replace(router.point, preemptions=1234))
+    preempted = replace(made, choices=[replace(first, fleets=[full]), *made.choices[1:]])
+    print_plan(preempted, None)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Preemptions of row 1 at the planned rate: 1,234, because" in printed
+    page, without = (
+        write_page(each, tmp_path / name).read_text()
+        for each, name in ((preempted, "with"), (made, "without"))
+    )
+    assert 'data-name="Preemptions" data-value="1234"' in page
+    assert "Preemptions" not in without
+    rows = choice_rows(preempted)
+    assert [row["preemptions"] for row in rows] == [1234, 0, 0]
+
+
+def test_rates_that_were_not_computed_are_empty_in_the_csv():
+    first = plan().choices[0]
+    several = replace(first.highest_rate, seeds_per_s=[4.4, 4.2, 4.6])
+    late = replace(first, is_partial=True, fleet_rate=HighestRate(12.0, None))
+    complete = replace(first, highest_rate=several)
+    without, with_seeds = choice_rows(replace(plan(), choices=[late, complete]))
+    draws = ("highest_rate_least_draw_per_s", "highest_rate_most_draw_per_s")
+    assert [without[name] for name in (*draws, "fleet_rate_per_s")] == [None] * 3
+    assert [with_seeds[name] for name in draws] == [4.2, 4.6]
+    assert with_seeds["fleet_rate_per_s"] == first.fleet_rate.per_s
+
+
+def test_limits_at_both_ends_of_the_interval_are_printed(capsys):
+    made = plan()
+    ends = (point(12.0, 12, holds=False, slower=2.0), point(12.0, 12, slower=0.5))
+    first = replace(made.choices[0], at_interval_ends=ends)
+    print_plan(replace(made, choices=[first, *made.choices[1:]]), None)
+    slow, fast = (each.limits[0].value for each in ends)
+    assert (
+        f"Times at the upper end of their 90 % interval, at 12 requests/s: p99 E2E {slow}, 99.0 % "
+        f"of requests within limits (MISSED); lower end: p99 E2E {fast}, 99.0 %"
+    ) in " ".join(capsys.readouterr().out.split())

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pinn.planning import fleet
 from pinn.planning.fleet import (
     BAR_WIDTH,
     FleetSize,
@@ -19,8 +20,10 @@ from pinn.planning.fleet import (
     fewest_replicas,
     fleet_rate,
     may_do_with_fewer,
+    with_probability,
 )
-from pinn.planning.plan import HighestRate, Point
+from pinn.planning.plan import Fleet, HighestRate, Point
+from pinn.planning.time_budget import UNLIMITED, TimeBudget
 from pinn.planning.trials import ErrorScenario
 from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import open_loop
@@ -43,6 +46,7 @@ class MadeUp:
     steepness: float
     scenario: ErrorScenario = field(default_factory=ErrorScenario)
     is_burst: bool = False
+    budget: TimeBudget = UNLIMITED
     candidate = SimpleNamespace(
         gpus=1, engine=SimpleNamespace(router=None, data_parallel_routing="round_robin")
     )
@@ -79,6 +83,7 @@ def problem(rate_per_s=10.0, headroom=0.0, least_replicas=1):
     return SimpleNamespace(
         rate_per_s=rate_per_s, workload=LOAD, sized_for=LOAD, headroom=headroom, max_gpus=None,
         draws=[LOAD], least_replicas=least_replicas, sized_rate_per_s=rate_per_s * (1 + headroom),
+        min_probability=None,
     )  # fmt: skip
 
 
@@ -175,3 +180,47 @@ def test_the_bad_end_is_at_least_the_asked_rate_where_that_is_held_there():
     one = HighestRate(ALONE, 1.01 * ALONE)
     found = fleet_rate(FleetSize(6), MadeUp(1, 1.0), one, INTERVAL, problem(asked))
     assert found.interval_per_s[0] >= asked
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 20), st.floats(1.0, 20), st.floats(0.05, 1.0))
+def test_replicas_are_added_until_the_probability_is_reached_and_no_more(needed, steepness, least):
+    trials = MadeUp(needed, steepness)
+    asked = problem()
+    asked.min_probability = least
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleet, "interval_of", lambda *_: INTERVAL)
+        found = FleetSize(needed, [Fleet("least-requests", trials.point())])
+        size = with_probability(found, trials, asked)
+    assert trials.chance(size.replicas) >= least - 1e-9
+    assert size.replicas == needed or trials.chance(size.replicas - 1) < least
+
+
+def test_no_fleet_beyond_the_gpus_that_may_be_rented_is_simulated():
+    """Fifty replicas are needed and four may be rented, so a fleet of four decides."""
+    tried = []
+
+    @dataclass
+    class Noted(MadeUp):
+        def fleet(self, workload, replicas, router):
+            tried.append(replicas)
+            return super().fleet(workload, replicas, router)
+
+    asked = problem()
+    asked.max_gpus = 4
+    assert fewest_replicas(Noted(50, 1.0), 0.2, asked) is None
+    assert tried == [4]
+    assert fewest_replicas(Noted(3, 1.0), 2.0, asked).replicas == 3
+
+
+def test_other_seeds_are_tried_only_within_the_time_budget():
+    @dataclass
+    class Late(MadeUp):
+        def fleet_excess(self, workload, replicas, router):
+            self.budget.check()
+            return super().fleet_excess(workload, replicas, router)
+
+    asked = problem()
+    asked.draws = [LOAD, LOAD]
+    over = TimeBudget(0.0, 0.0)
+    assert fewest_replicas(Late(5, 1.0), 2.0, asked, over).replicas == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,15 @@ class ErrorLaw:
         """
         times = excess[..., None] * np.exp(half[..., None] * np.asarray(self.errors))
         return (times <= 1).mean(axis=-1)
+
+    def error_at(self, probability: float) -> float:
+        """Return the smallest error that a share ``probability`` of the errors does not exceed.
+
+        >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).error_at(0.75)
+        1.0
+        """
+        place = math.ceil(probability * len(self.errors) - 1e-9)
+        return sorted(self.errors)[max(place, 1) - 1]
 
     def held(self, holds: Callable[[float], bool]) -> float:
         """Return the probability of meeting limits that a function, such as a simulation, checks.
