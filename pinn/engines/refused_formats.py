@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
     @property
     def text(self) -> str:
         """Return the refusal as a one-line error message."""
-        return f"{self.reason}: {self.remedy}, or predict it anyway with --force ({self.source})"
+        return f"{self.reason}: {self.remedy}, or predict anyway with --force ({self.source})"
 
 
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:

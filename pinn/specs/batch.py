@@ -36,16 +36,18 @@ class Batch:
     def __post_init__(self) -> None:
         sizes = tuple(map(len, (self.new_tokens, self.cached_tokens, self.is_prefill)))
         if len(set(sizes)) > 1:
-            needs = "new_tokens, cached_tokens and is_prefill of equal length"
-            raise PinnError(f"a batch needs {needs}, got {', '.join(map(str, sizes))}")
+            got = ", ".join(map(str, sizes))
+            raise PinnError(
+                f"new_tokens, cached_tokens and is_prefill must have equal lengths, got {got}"
+            )
         if self.counts and (len(self.counts) != sizes[0] or min(self.counts) < 1):
-            got = f"{self.counts!r:.60} for {sizes[0]}"
-            raise PinnError(f"a batch needs one positive count per entry, got {got}")
+            got = f"{self.counts!r:.60} for {sizes[0]} entries"
+            raise PinnError(f"counts must have one positive number per entry, got {got}")
         for new, cached in zip(self.new_tokens, self.cached_tokens, strict=True):
             if new < 1 or cached < 0:
                 raise PinnError(
-                    f"a request in a batch needs at least 1 new and 0 cached tokens, got {new} and "
-                    f"{cached}"
+                    f"each request of a batch needs at least 1 new and 0 cached tokens, got {new} "
+                    f"new and {cached} cached tokens"
                 )
 
     def __len__(self) -> int:
@@ -139,11 +141,16 @@ def _parse_part(text: str) -> Batch:
     match = _PART.match(text)
     if match is None:
         raise PinnError(
-            f"cannot read batch part {text!r:.80}: write 'N decode @ CONTEXT' or "
+            f"the part {text!r:.80} of the batch cannot be read: write 'N decode @ CONTEXT' or "
             "'N prefill TOKENS @ CACHED' (1k is 1000), joined by ' + '"
         )
     requests, cached, new = int(match[1]), _tokens(match["cached"]), _tokens(match["new"] or "1")
     _check_requests(requests, text)
     for name, tokens in (("new tokens", new), ("cached tokens", cached)):
-        check_size(tokens, documents.MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")
+        check_size(
+            tokens,
+            documents.MOST_BATCH_TOKENS,
+            f"batch {text!r:.60}: {name}",
+            "shorten the request",
+        )
     return _equal(requests, new, cached, is_prefill=match["new"] is not None)

@@ -174,13 +174,13 @@ def encoder_time(
     option, model = OPTIONS[media.kind][0], deployment.model
     reader = model.images if media.kind == IMAGE else model.audio
     if reader is None or isinstance(reader, Unread) or not reader.encoder.heads:
-        fault = f"the {media.kind} encoder of {model.name} is unknown"
-        raise PinnError(f"{option}: {fault}: count its tokens in --input-len")
+        fault = f"the size of the {media.kind} encoder of {model.name} is unknown"
+        raise PinnError(f"{fault}: omit {option}, and count these tokens in --input-len")
     folder = files.find_kernels(None, checkpoint or files.find_checkpoint())
     if folder is None:
         raise PinnError(
-            f"{option}: the time of an encoder needs kernel surrogates, and there are "
-            "none: fit them with 'python train.py kernels=on'"
+            f"{option} needs kernel surrogates for the encoder's time, but the checkpoint's folder "
+            "has none: fit kernel surrogates with 'python train.py kernels=on'"
         )
     ranks = encoder_ranks(deployment, reader.encoder)
     if ignores_data_mode(deployment, reader.encoder):

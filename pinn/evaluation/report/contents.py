@@ -78,7 +78,7 @@ def read_tables(folder: Path) -> Tables:
     """
     results = folder / "results.csv"
     if not results.is_file():
-        raise PinnError(f"{results} does not exist: run 'pinn evaluate' first")
+        raise PinnError(f"the results {results} do not exist: run 'pinn evaluate' first")
     observations = read_observations(folder / "observations" / "silicon.parquet")
     predictions = pd.read_parquet(folder / "predictions.parquet")
     paths = {name: folder / f"{name}.csv" for name in _OTHERS}

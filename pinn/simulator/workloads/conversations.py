@@ -75,8 +75,8 @@ class ConversationShape:
         arrivals.check_requests(self.requests, "a conversation")
         if requests < self.requests:
             raise PinnError(
-                f"{requests:,} requests are fewer than the {self.requests:,} requests of one "
-                f"conversation: send more requests, or give fewer turns"
+                f"the load has {requests:,} requests, fewer than the {self.requests:,} requests of "
+                "one conversation: send more requests, or give fewer turns"
             )
         return requests // self.requests
 

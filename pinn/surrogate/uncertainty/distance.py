@@ -103,8 +103,8 @@ def locate_each(
     folder = files.find_kernels(None, checkpoint)
     if folder is None:
         raise PinnError(
-            "no kernel surrogates in the checkpoint's folder, so distances are unknown: "
-            "fit them with 'python train.py kernels=on'"
+            "the checkpoint's folder has no kernel surrogates, so distances to measured kernels "
+            "are unknown: fit kernel surrogates with 'python train.py kernels=on'"
         )
     # The surrogates are a JSON and a tensor file. The JSON file has the hash of the tensor file, so
     # a cache key of the JSON file covers both.
