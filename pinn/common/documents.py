@@ -98,10 +98,10 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
     >>> check_size(10**400, MOST_LAYERS, "layers", "check the file")
     Traceback (most recent call last):
-    pinn.errors.TooLargeError: layers: got 10^400, expected at most 1,000: check the file
+    pinn.errors.TooLargeError: layers must be at most 1,000, got 10^400: check the file
     """
     if not value <= most:
-        raise TooLargeError(f"{what}: got {written(value)}, expected at most {most:,}: {remedy}")
+        raise TooLargeError(f"{what} must be at most {most:,}, got {written(value)}: {remedy}")
 
 
 def written(value: object) -> str:
@@ -162,7 +162,8 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
-        check_size(len(content), most_bytes, f"{path}: bytes", "give a smaller file")
+        what = f"the size of {path} in bytes"
+        check_size(len(content), most_bytes, what, "give a smaller file")
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -306,7 +307,8 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
         for node in level:
             inside += _children(node, where)
             size = total + len(inside)
-            check_size(size, MOST_YAML_VALUES, f"{where}: values", "split the file, or use CSV")
+            what = f"the number of values in {where}"
+            check_size(size, MOST_YAML_VALUES, what, "split the file, or use CSV")
         level, total = inside, size
 
 
@@ -340,9 +342,8 @@ class CsvTable:
         text = read_text(path, MOST_CSV_BYTES, "CSV")
         self._rows = csv.reader(io.StringIO(text, newline=""))
         self.names = tuple(name.strip() for name in next(self._lines(), ()))
-        check_size(
-            len(self.names), MOST_COLUMNS, f"{path}: columns", "remove columns that are not needed"
-        )
+        what = f"the number of columns in {path}"
+        check_size(len(self.names), MOST_COLUMNS, what, "remove unneeded columns")
         twice = [name for name in self.names if name and self.names.count(name) > 1]
         if twice:
             raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: remove one of the two")

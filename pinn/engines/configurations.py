@@ -229,7 +229,10 @@ def check_configurations(count: int, where: str = "") -> None:
         PinnError: If ``count`` exceeds ``MOST_CONFIGURATIONS``.
     """
     documents.check_size(
-        count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split the list"
+        count,
+        documents.MOST_CONFIGURATIONS,
+        f"{where}the number of configurations",
+        "split the list",
     )
 
 

@@ -152,7 +152,10 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
             f"{folder / STRUCTURE} has the layout {layout!r:.40}, expected {LAYOUT}: {_FIT_ANEW}"
         )
     check_size(
-        tensors.stat().st_size, MOST_CHECKPOINT_BYTES, f"{tensors}: bytes", "copy the file again"
+        tensors.stat().st_size,
+        MOST_CHECKPOINT_BYTES,
+        f"the size of {tensors} in bytes",
+        "copy the file again",
     )
     if structure.get("sha256") != file_sha256(tensors):
         raise PinnError(

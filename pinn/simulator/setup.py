@@ -53,7 +53,7 @@ def block_keys(
     check_size(
         float(sizes.sum()) * np.dtype(np.int32).itemsize,
         MOST_ENGINE_BYTES,
-        "size of the block hashes of all prompts in bytes",
+        "the size of the block hashes of all prompts in bytes",
         "send fewer or shorter requests, or turn prefix caching off",
     )
     first = (np.cumsum(sizes) - sizes)[place]

@@ -210,7 +210,7 @@ def _collect(
                 "leave more GPU memory to the KV cache"
             )
         total += steps
-        check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
+        check_size(total, MOST_STEPS, "the number of simulated steps", "simulate a shorter load")
         for parts, state in zip(taken, states, strict=True):
             counters, names = state.counters, ("seconds", "count", "tokens")
             runs = (state.gaps[name][: counters.n_gaps] for name in names)

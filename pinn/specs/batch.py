@@ -117,17 +117,18 @@ def parse_batch(text: str) -> Batch:
     True
     """
     parts, most = text.count("+") + 1, documents.MOST_BATCH_PARTS
-    check_size(parts, most, "parts of the batch", "join equal requests")
+    check_size(parts, most, "the number of parts of the batch", "join equal requests")
     batch = sum((_parse_part(part.strip()) for part in text.split("+")), Batch())
     if not len(batch):
-        raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
+        raise PinnError(f"the batch {text!r:.60} is empty: give at least one request")
     _check_requests(len(batch), text)
     return batch
 
 
 def _check_requests(requests: int, text: str) -> None:
     remedy = "a step of vLLM has at most --max-num-seqs requests, 1,024 by default"
-    check_size(requests, documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", remedy)
+    what = f"the number of requests of the batch {text!r:.60}"
+    check_size(requests, documents.MOST_BATCH_REQUESTS, what, remedy)
 
 
 def _tokens(text: str) -> int:
@@ -150,7 +151,7 @@ def _parse_part(text: str) -> Batch:
         check_size(
             tokens,
             documents.MOST_BATCH_TOKENS,
-            f"batch {text!r:.60}: {name}",
+            f"the number of {name} of a request in {text!r:.60}",
             "shorten the request",
         )
     return _equal(requests, new, cached, is_prefill=match["new"] is not None)

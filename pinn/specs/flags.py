@@ -165,13 +165,13 @@ class Flag:
         low = self.least if self.above is None else self.above
         if self.most is not None:
             if low is None:
-                return f"at most {self.most:g}"
-            return f"in {'[' if self.above is None else '('}{low:g}, {self.most:g}]"
+                return f"at most {self.most:,.10g}"
+            return f"in {'[' if self.above is None else '('}{low:,.10g}, {self.most:,.10g}]"
         if self.kind == "int" and self.least == 1:
             return "a positive whole number"
         if low == 0:
             return "0 or more" if self.above is None else "positive"
-        return f"{'at least' if self.above is None else 'above'} {low:g}"
+        return f"{'at least' if self.above is None else 'above'} {low:,.10g}"
 
     def _refusal(self, expected: str, value: object, name: str = "") -> PinnError:
         remedy = self.remedy

@@ -339,7 +339,7 @@ def longest_context(fields: ConfigFields) -> int:
             "factor and original_max_position_embeddings of the rope scaling must be positive, "
             f"got {got}"
         )
-    stretched, where = int(original * factor), f"{fields.source}: tokens of context"
+    stretched, where = int(original * factor), f"{fields.source}: the context length in tokens"
     check_size(stretched, documents.MOST_MODEL_SIZE, where, "correct the value")
     return max(stretched, 1)
 
@@ -381,7 +381,7 @@ def _precisions(
 ) -> tuple[model.WeightPrecisions, Precision]:
     if quantization is None:
         return model.WeightPrecisions(base, base, base, base, base), base
-    where = "number of layers x expressions in the quantization config"
+    where = "layers x expressions of the quantization config"
     matches = len(parts) * quantization.expressions
     check_size(matches, documents.MOST_MATCHES, where, "write fewer expressions")
     modules = module_names(parts, hidden).items()

@@ -57,8 +57,8 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         for name, most, what in (
-            ("hidden", documents.MOST_HIDDEN, "units of a hidden layer"),
-            ("depth", documents.MOST_DEPTH, "hidden layers"),
+            ("hidden", documents.MOST_HIDDEN, "the number of units of a hidden layer"),
+            ("depth", documents.MOST_DEPTH, "the number of hidden layers"),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -83,7 +83,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
             "another path"
         )
     size, most = path.stat().st_size, documents.MOST_CHECKPOINT_BYTES
-    documents.check_size(size, most, f"{path}: bytes", "give a checkpoint")
+    documents.check_size(size, most, f"the size of {path} in bytes", "give a checkpoint")
     try:
         with safe_open(path, framework="numpy") as file:
             header = documents.parse_json((file.metadata() or {})["pinn"], str(path))

@@ -64,7 +64,7 @@ def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
         path.write_text(text)
     line = refused("ingest", "benchmarks", *paths, "-o", tmp_path / "run1", *LLAMA)
     assert (
-        "does not state --concurrency (maximum number of requests in flight): give this option"
+        "does not state --concurrency (maximum number of requests in flight): give --concurrency"
         in line
     )
     assert not (tmp_path / "run1").exists()

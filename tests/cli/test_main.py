@@ -137,11 +137,11 @@ def test_a_table_beside_a_checkpoint_has_to_be_its_own(run, refused, tmp_path, m
     kept.write_bytes(b"another network")
     for arguments in ([], [kept.with_suffix(".results.csv")]):
         line = refused("results", *arguments)
-        assert f"got the SHA-256 {file_sha256(source)[:12]}" in line
+        assert f"it has the SHA-256 {file_sha256(source)[:12]}" in line
         assert f"expected {file_sha256(kept)[:12]}" in line
         assert "python train.py +experiment=release" in line
     kept.with_suffix(".results.csv").write_text(RESULTS)
-    assert "got the SHA-256 no checkpoint" in refused("results")
+    assert "it has the SHA-256 no checkpoint" in refused("results")
     # The table of an experiment lies beside no checkpoint of that name.
     assert run("results", source.parent / "results.csv").exit_code == 0
 

@@ -96,7 +96,7 @@ def test_a_checkpoint_with_a_number_that_is_none(measured, tmp_path):
     with pytest.raises(PinnError, match="beta_base has a number that is not finite"):
         load_checkpoint(tmp_path / "net.safetensors")
     os.truncate(tmp_path / "net.safetensors", 20 * 2**30)
-    with pytest.raises(PinnError, match="at most 268,435,456 are accepted"):
+    with pytest.raises(PinnError, match="must be at most 268,435,456, got"):
         load_checkpoint(tmp_path / "net.safetensors")
 
 

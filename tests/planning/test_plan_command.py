@@ -231,7 +231,7 @@ def test_engines_are_candidates_where_asked_for(folder):
         ),
         (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),
-        (["--gpu", "H100", "--slo", SLO, "--rate", "1e6"], r"1e\+06 requests/s for its 20 s"),
+        (["--gpu", "H100", "--slo", SLO, "--rate", "1e6"], r"1e\+06 requests/s over 20 s"),
         (["--gpu", "H100", "--slo", SLO, "--input-len", "9"], "--input-len both describe the load"),
         (["--gpu", "H100", "--slo", SLO, "--time-budget", "0"], "--time-budget must be positive"),
         (["--gpu", "H100", "--slo", SLO, "--purchase-price", "H100=9"], "needs --purchase-years"),

@@ -95,7 +95,11 @@ def test_a_rate_lasts_as_long_as_it_is_told_and_may_be_capped():
     [
         ({"input_len": 9}, 1.0, "--output-len is missing"),
         ({"output_len": 9}, 1.0, "--input-len is missing"),
-        ({"input_len": 9, "output_len": 9}, None, "the load has no arrival times"),
+        (
+            {"input_len": 9, "output_len": 9},
+            None,
+            "the load has neither a request rate nor a concurrency",
+        ),
         (
             {"input_len": 9, "output_len": 9, "concurrency": 2, "duration": 5},
             None,

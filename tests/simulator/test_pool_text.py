@@ -30,7 +30,7 @@ app = alone(simulate_command)
         ("8x max-num-batched-tokens=16384 gpu=H200 precision=fp8", 8, {
             "max_num_batched_tokens": 16384, "gpu": "H200", "precision": "fp8",
         }),
-        ("1x no_such=1", None, "--prefill: unknown configuration key 'no_such'"),
+        ("1x no_such=1", None, "--prefill: the configuration key 'no_such' is unknown"),
         ("0x tp=4", None, "has no servers"),
         ("", None, "has no servers"),
         ("2x tp", None, "cannot read 'tp'"),

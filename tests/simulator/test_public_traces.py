@@ -141,7 +141,7 @@ def test_flags_beside_a_file_say_who_sends_it(tmp_path):
     assert sent.offset_s[1] > 0
     with pytest.raises(PinnError, match="give --rate 8, or --concurrency 64"):
         asked_load(path, {}, None)[0].draw()
-    with pytest.raises(PinnError, match="no conversations: leave out --think-time"):
+    with pytest.raises(PinnError, match="no conversations: omit --think-time"):
         asked_load(write(tmp_path, AZURE_2023, "a.csv"), {"think_time": 1.0}, None)[0].draw()
 
 
@@ -188,14 +188,14 @@ def test_other_names_with_units_are_recognized(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[]", "got None|an empty one"),
+        ("[]", "got an entry with (None|no keys)"),
         ('[{"a": 1}]', "expected entries with timestamp.* got a"),
         (
             '[{"timestamp": 1, "input_length": 0, "output_length": 1}]',
-            "no entry is a request: 1 read",
+            "has no usable request: 1 read",
         ),
-        ('[{"messages": []}]', "no entry is a conversation"),
-        ('[{"messages": [', "malformed JSON after 0 entries"),
+        ('[{"messages": []}]', "has no usable conversation"),
+        ('[{"messages": [', "the JSON is malformed after 0 entries"),
     ],
 )
 def test_json_that_is_no_load_is_refused(tmp_path, text, says):

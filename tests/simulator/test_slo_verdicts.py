@@ -173,7 +173,7 @@ def test_json_has_no_infinity(coefficients):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"rate": None}, "the rates of a sweep are missing"),
+        ({"rate": None}, "rate is missing: give the rates of the sweep"),
         ({"rate": [1, 2], "sensitivity": "e2e_mean_ms"}, "--sensitivity applies to a single rate"),
         ({"rate": [1], "num_warmups": -1}, "--num-warmups must not be negative, got -1"),
         ({"rate": [1], "warmup_s": -2.0}, "--warmup-s must not be negative, got -2.0"),

@@ -124,7 +124,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Stage(0, 600), "positive rate, got 0"),
+        (lambda: Stage(0, 600), "the rate of .* must be positive.*, got 0"),
         (lambda: Stage(1, 0.5), "0 requests"),
         (lambda: open_loop([], 10, 10), "at least one stage"),
         (lambda: open_loop([Stage(1, 9)], 0, 10), "at least 1 token, got 0"),

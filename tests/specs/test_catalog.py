@@ -150,7 +150,10 @@ def test_a_file_that_could_not_be_asked_for_is_not_taken_for_missing(monkeypatch
 
 @pytest.mark.parametrize(
     ("raised", "message"),
-    [(ValueError("bad id"), "does not have it"), (OSError("reset"), r"did not answer \(OSError\)")],
+    [
+        (ValueError("bad id"), "has no such model"),
+        (OSError("reset"), r"did not answer \(OSError\)"),
+    ],
 )
 def test_refusals_of_the_hub_are_explained(monkeypatch, raised, message):
     def refuse(*_args, **_kwargs):

@@ -115,7 +115,7 @@ def test_folders_of_gguf_files_and_adapters_are_refused(tmp_path):
     (tmp_path / "gguf").mkdir()
     (tmp_path / "gguf" / "model-Q4_K_M.gguf").touch()
     for path in (tmp_path / "gguf", tmp_path / "gguf" / "model-Q4_K_M.gguf"):
-        with pytest.raises(PinnError, match=r"GGUF is llama\.cpp's format.*give the config\.json"):
+        with pytest.raises(PinnError, match=r"llama\.cpp's format GGUF.*give the config\.json"):
             load_model(path)
     adapter = tmp_path / "adapter_config.json"
     adapter.write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-8B"}))

@@ -209,7 +209,7 @@ def test_kv_cache_format_is_separate(parse, scheme, expected):
 
 def test_unknown_kv_cache_format_warns(parse):
     quantization = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT2"}
-    with pytest.warns(UserWarning, match="unknown KV cache format 'INT2'"):
+    with pytest.warns(UserWarning, match="the KV cache format 'INT2' is unknown"):
         assert parse(quantization_config=quantization).kv_cache_precision.name == "bf16"
 
 

@@ -126,9 +126,9 @@ def test_tokens_per_step_is_what_a_draw_expects(rates):
     [
         ({"speculative_config": "mtp"}, "must be a JSON object such as"),
         ({"speculative_config": {"method": "medusa", "num_speculative_tokens": 2}}, "'medusa' is"),
-        ({"speculative_config": {"method": "eagle"}}, "needs num_speculative_tokens"),
-        ({"speculative_config": {"num_speculative_tokens": 2}}, "needs a method or a model"),
-        ({"speculative_config": {"method": "mtp", "num_draft": 2}}, "unknown 'num_draft'"),
+        ({"speculative_config": {"method": "eagle"}}, "lacks the key num_speculative_tokens"),
+        ({"speculative_config": {"num_speculative_tokens": 2}}, "neither the key method nor"),
+        ({"speculative_config": {"method": "mtp", "num_draft": 2}}, r"unknown keys \(num_draft\)"),
         ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 0}}, "must be 1 to 64"),
         ({"speculative_config": {"method": "mtp", "num_speculative_tokens": 1.5}}, "whole number"),
         ({"speculative_acceptance": "1.2"}, "a rate from 0 to 1"),

@@ -44,11 +44,11 @@ def test_keys_are_vllm_flags_in_any_spelling():
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
-        ({"tensor": 2}, "unknown configuration key 'tensor': use model, gpu"),
+        ({"tensor": 2}, "the configuration key 'tensor' is unknown: use model, gpu"),
         ({"tensor_parallel_size": "two"}, "tensor_parallel_size must be a whole number, got 'two'"),
         ({"enforce_eager": "maybe"}, "enforce_eager must be true or false, got 'maybe'"),
         ({"cpu_offload_gb": "lots"}, "cpu_offload_gb must be a number, got 'lots'"),
-        ({"tensor_parallel_size": True}, "must be a whole number, got True: leave it out for the"),
+        ({"tensor_parallel_size": True}, "must be a whole number, got True: omit the flag for the"),
     ],
 )
 def test_what_cannot_be_read_is_named(configuration, message):
@@ -77,7 +77,7 @@ def test_a_precision_replaces_the_checkpoints_own():
         ({**LLAMA, "tensor_parallel_size": 3}, "size 3 does not divide the 32 attention heads"),
         ({**LLAMA, "tensor_parallel_size": 0}, "--tensor-parallel-size must be a positive whole"),
         ({**LLAMA, "tensor_parallel_size": 1.5}, "positive whole number, got 1.5"),
-        ({**LLAMA, "max_num_seqs": 0}, "positive whole number, got 0: leave it out for the def"),
+        ({**LLAMA, "max_num_seqs": 0}, "positive whole number, got 0: omit the flag for the def"),
         ({**LLAMA, "max_model_len": 100.5}, "--max-model-len must be a positive whole number"),
         ({**LLAMA, "precision": "fp3"}, "unknown precision 'fp3': use one of bf16"),
         ({**LLAMA, "gpu": "H9000"}, "unknown GPU 'H9000'"),
@@ -102,12 +102,14 @@ def test_a_grid_is_every_combination():
 
 @pytest.mark.parametrize("text", ["gpu", "gpu=", "gpu=a gpu=b", "warp=9"])
 def test_a_grid_that_cannot_be_read_is_refused(text):
-    with pytest.raises(PinnError, match=r"cannot read grid part|unknown configuration key"):
+    with pytest.raises(
+        PinnError, match=r"of the grid cannot be read|the configuration key .* is unknown"
+    ):
         parse_grid(text)
 
 
 def test_an_axis_without_values_is_refused():
-    with pytest.raises(PinnError, match="no values for gpu"):
+    with pytest.raises(PinnError, match="the keys gpu have no values"):
         expand_grid({"gpu": []})
 
 
@@ -166,11 +168,15 @@ def test_sampling_settings_may_be_a_mapping(tmp_path):
         ("empty.csv", "", "has no configurations"),
         ("header.csv", "model,gpu\n", "has no configurations"),
         ("ragged.csv", "model,gpu\nLlama-3.1-8B\n", "line 2: 1 values for 2 columns"),
-        ("key.csv", "model,speed\nLlama-3.1-8B,9\n", "line 2: unknown configuration key 'speed'"),
+        (
+            "key.csv",
+            "model,speed\nLlama-3.1-8B,9\n",
+            "line 2: the configuration key 'speed' is unknown",
+        ),
         ("type.csv", "model,block_size\nx,big\n", "line 2: block_size must be a whole number"),
         ("empty.yaml", "", "has no configurations"),
         ("broken.yaml", "a: [1,\n b", "malformed YAML"),
-        ("text.yaml", "hello", "expected a list of configurations"),
+        ("text.yaml", "hello", "must have a list of configurations"),
         ("entries.yaml", "- 3\n", "entry 1 must map keys to values"),
         ("broken.json", "[1,", "malformed JSON"),
         ("list.txt", "", "unknown format"),

@@ -89,5 +89,5 @@ def test_gpus_whose_serving_data_taught_the_checkpoint_are_known(checkpoint):
 
 def test_without_kernels_the_distance_is_unknown(checkpoint, monkeypatch):
     monkeypatch.setattr(located.files, "find_kernels", lambda *_: None)
-    with pytest.raises(PinnError, match="no kernel surrogates in the checkpoint's folder"):
+    with pytest.raises(PinnError, match="the checkpoint's folder has no kernel surrogates"):
         locate(checkpoint, deployment())

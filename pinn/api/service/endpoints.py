@@ -103,7 +103,7 @@ def _many(given: dict[str, Any]) -> bytes:
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
     if isinstance(configurations, list):
         remedy = "send them in several requests, or use 'pinn coefficients --configs'"
-        check_size(len(configurations), MOST_CANDIDATES, "configurations", remedy)
+        check_size(len(configurations), MOST_CANDIDATES, "the number of configurations", remedy)
     table, reasons = arrow_table(configurations, batch, given)
     left_out = json_text(Counter(sorted(reasons.values()))).encode()
     return b'{"rows": ' + table_json(table) + b', "left_out": ' + left_out + b"}\n"

@@ -117,7 +117,7 @@ def find_servers(
     check_size(
         len(gpus) * len(sizes) * len(formats),
         MOST_SERVERS,
-        "servers of a page",
+        "the number of servers of a page",
         "give fewer GPUs or sizes",
     )
     started: dict[tuple[str, int, str], tuple[Asked, Deployment]] = {}

@@ -60,13 +60,14 @@ class Stage:
         return int(product + 1e-9) if math.isfinite(product) else 0
 
 
-def check_requests(count: float, where: str = "a workload") -> None:
+def check_requests(count: float, where: str = "the workload") -> None:
     """Check that a load does not have too many requests, before any of them is drawn.
 
     Raises:
         PinnError: If there are more than ``MOST_REQUESTS`` requests.
     """
-    check_size(count, MOST_REQUESTS, f"{where}: requests", "lower the rate or the duration")
+    what = f"the number of requests of {where}"
+    check_size(count, MOST_REQUESTS, what, "lower the rate or the duration")
 
 
 def random_draws(seed: int) -> np.random.Generator:
@@ -98,7 +99,7 @@ def read_stages(
     if mean_rate_per_s is None:
         return found
     seconds = sum(stage.duration_s for stage in found)
-    sent = f"{where}: {mean_rate_per_s:g} requests/s for its {seconds:g} s"
+    sent = f"{where}, {mean_rate_per_s:g} requests/s over {seconds:g} s,"
     check_requests(mean_rate_per_s * seconds, sent)
     factor = mean_rate_per_s * seconds / sum(s.rate_per_s * s.duration_s for s in found)
     return _stages([(stage.rate_per_s * factor, stage.duration_s) for stage in found], where)
@@ -213,7 +214,7 @@ def stage_starts(
 
 # Random prompt and output lengths from a distribution.
 
-_SHORTER = "shorten it"
+_TOKENS, _SHORTER = "the number of tokens of a request", "shorten the request"
 #: Names of distribution parameters that must not be negative, and maximum values of parameters
 #: that could cause an overflow.
 _NOT_NEGATIVE = frozenset({"std_dev", "sigma", "alpha", "xm", "mix_weight"})
@@ -271,7 +272,7 @@ def draw_lengths(
             "least min"
         )
     whole = np.maximum(np.rint(np.clip(lengths, low, high)), 1)
-    check_size(float(whole.max(initial=1)), MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
+    check_size(float(whole.max(initial=1)), MOST_REQUEST_TOKENS, _TOKENS, _SHORTER)
     return whole.astype(np.int64)
 
 
@@ -321,8 +322,8 @@ def draw_range(
             "the shares of a length range must be positive and in ascending order, got "
             f"{low} and {high}"
         )
-    check_size(nominal, MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
-    check_size(nominal * high, MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
+    check_size(nominal, MOST_REQUEST_TOKENS, _TOKENS, _SHORTER)
+    check_size(nominal * high, MOST_REQUEST_TOKENS, _TOKENS, _SHORTER)
     if nominal == 0:
         return np.zeros(count, np.int64)
     if low == high:

@@ -118,7 +118,7 @@ def _recorded(
         return rates.begun_at_random(sent, rate_per_s, seed or 0)
     count = len(sent) * rate_per_s / rates.mean_rate_per_s(sent)
     count = count if most is None else min(count, most)
-    arrivals.check_requests(count, f"workload {sent.name} at {rate_per_s:g}/s")
+    arrivals.check_requests(count, f"the workload {sent.name} at {rate_per_s:g} requests/s")
     return rates.repeated(sent, round(count)) if count > len(sent) else sent
 
 
@@ -404,7 +404,9 @@ class LoadFlags:
     def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:
         if mean == 0:
             return np.zeros(count, np.int64)
-        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice a request's tokens", "lower the length")
+        check_size(
+            2 * mean, MOST_REQUEST_TOKENS, "twice the mean length in tokens", "lower the length"
+        )
         low = max(math.floor(mean * (1 - self.range_ratio)), 1)
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 

@@ -90,7 +90,10 @@ def json_entries(path: Path) -> Iterator[Json]:
                     yield entry
                     continue
                 check_size(
-                    len(text) - at, MOST_LINE_BYTES, f"{path}: bytes of an entry", "split the entry"
+                    len(text) - at,
+                    MOST_LINE_BYTES,
+                    f"{path}: the bytes of an entry",
+                    "split the entry",
                 )
                 more = file.read(_CHUNK_BYTES)
                 text, at = text[at:] + more, 0
@@ -127,7 +130,8 @@ def _read_mooncake(
             continue
         if most is not None and len(rows) == most:
             break
-        check_size(len(rows) + 1, MOST_REQUESTS, f"{path}: requests", "give --num-prompts")
+        what = f"the number of requests of {path}"
+        check_size(len(rows) + 1, MOST_REQUESTS, what, "give --num-prompts")
         moment = entry["timestamp"] * MILLISECOND
         rows.append(
             (moment, entry["input_length"], entry["output_length"], entry.get("hash_ids") or [])
@@ -202,9 +206,8 @@ def _read_conversations(
         if isinstance(found, str):
             refused[found] += 1
             continue
-        check_size(
-            len(turns) + len(found), MOST_REQUESTS, f"{path}: requests", "give --num-prompts"
-        )
+        what = f"the number of requests of {path}"
+        check_size(len(turns) + len(found), MOST_REQUESTS, what, "give --num-prompts")
         turns += found
     turns = turns[:most]
     reading = Reading(read, dict(refused), (_NOTE,))

@@ -89,7 +89,7 @@ def repeated(workload: Workload, count: int) -> Workload:
     """
     n = len(workload)
     copies = -(-count // n)
-    arrivals.check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
+    arrivals.check_requests(copies * n, f"{copies:,} copies of {workload.name}")
     if copies <= 1:
         return thinned(workload, np.arange(n) < count)
     copy = np.repeat(np.arange(copies), n)

@@ -224,8 +224,12 @@ class Workload:
                 got = column[bad[0]]
                 raise self._fault(f"{name} of request {bad[0]} must be at least {least}, got {got}")
             check_size(float(column.max()), most, f"{where}: {name}", "lower the value")
-        check_size(len(self), documents.MOST_REQUESTS, f"{where}: requests", "send fewer requests")
-        tokens, what = float(self.output_tokens.sum()), f"{where}: output tokens of all requests"
+        what = f"{where}: the number of requests"
+        check_size(len(self), documents.MOST_REQUESTS, what, "send fewer requests")
+        tokens, what = (
+            float(self.output_tokens.sum()),
+            f"{where}: the output tokens of all requests",
+        )
         remedy = "send fewer requests, or shorter ones"
         check_size(tokens, documents.MOST_OUTPUT_TOKENS, what, remedy)
         bad = np.flatnonzero(~(self.timeout_s > 0))
@@ -410,7 +414,9 @@ class PromptGroups:
             raise PinnError(f"shared_tokens and question_tokens must be 0 or more, got {got}")
         # Prompt lengths need no check here, because Python itself refuses too large lengths.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
-        documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
+        documents.check_size(
+            count, documents.MOST_REQUESTS, "the number of different prompts", remedy
+        )
 
 
 def shared_prefix(

@@ -178,9 +178,9 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
     assert [run.name for run in runs] == [f"{tmp_path / 'g.json'}#1"]
     assert report.read == 6
     assert dict(report.refused) == {
-        "invalid JSON, perhaps cut off": 1,
+        "the JSON is malformed, perhaps cut off": 1,
         "empty file": 1,
-        "the load has the unknown type 'trace replay'": 1,
+        "the type of the load is 'trace replay'": 1,
         "no request was served": 1,
         "written by no known tool": 1,
     }

@@ -86,7 +86,7 @@ def test_rows_of_another_width_are_left_out_of_a_table(closed, tmp_path):
          "lacks duration, total_input_tokens"),
         (lambda v: without(v, "completed"), "like vllm bench serve's, but without completed"),
         (lambda v: {k: x for k, x in v.items() if not k.endswith("_ms")},
-         "the file has no latency, expected some such as mean_ttft_ms, median_ttft_ms"),
+         "the file has no latency, expected keys such as mean_ttft_ms, median_ttft_ms"),
         (lambda v: v | {"duration": "long"}, "duration: expected a number, got 'long'"),
     ],
 )  # fmt: skip
@@ -103,7 +103,9 @@ def test_a_json_file_that_was_cut_off_is_named_with_its_line(closed, tmp_path):
     path = tmp_path / "cut.json"
     path.write_text(json.dumps(vllm_bench(closed), indent=1)[:-40])
     lines = path.read_text().count("\n") + 1
-    with pytest.raises(PinnError, match=f"cut.json, line {lines}: invalid JSON, perhaps cut off"):
+    with pytest.raises(
+        PinnError, match=f"cut.json, line {lines}: the JSON is malformed, perhaps cut off"
+    ):
         read_benchmarks([path])
 
 
@@ -173,7 +175,10 @@ def test_one_metrics_page_counts_from_the_servers_start(closed, tmp_path):
     paths = [tmp_path / "start.txt", tmp_path / "now.txt"]
     for path, text in zip(paths, metrics_pages(closed, (0.0, 0.0)), strict=True):
         path.write_text(text)
-    with pytest.raises(PinnError, match="has no second scrape: give an earlier scrape, too, or"):
+    with pytest.raises(
+        PinnError,
+        match="only one scrape of the /metrics page was given: give an earlier scrape, too",
+    ):
         read_benchmarks(paths[1:])
     (between,), _ = read_benchmarks(paths, GivenLoad(duration=20.0))
     (run,), _ = read_benchmarks(paths[1:], GivenLoad(duration=20.0))
