@@ -145,8 +145,10 @@ _CHECKPOINT_TOKENS = {"gated_delta": 64}
 #: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
 COMPRESSED_BLOCK = 256
 
-_NOT_MODELLED = "prefixes of states, which vLLM finds at the ends of blocks, are not modelled: "
-_OTHERS = "prefixes of states are not modelled"
+_NOT_MODELLED = (
+    "prefix caching of recurrent states, which vLLM caches at block ends, is not modelled: "
+)
+_OTHERS = "prefix caching of recurrent states is not modelled"
 
 
 def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:

@@ -107,8 +107,8 @@ def asked_kind(flags: MediaFlags) -> str:
     audio = flags.audio_seconds > 0
     if flags.images_per_request and audio:
         raise PinnError(
-            "--images-per-request and --audio-seconds cannot be used together: give one of them, "
-            "and count the tokens of the other in --input-len"
+            "--images-per-request and --audio-seconds cannot be used together: give one of the "
+            "two, and count the tokens of the other in --input-len"
         )
     if flags.audios_per_request != 1 and not audio:
         raise PinnError(

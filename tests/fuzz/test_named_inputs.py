@@ -126,7 +126,7 @@ def test_flags(configuration, words):
         ), "at most 200,000"),
         ("f.csv", "gpu,gpu\nH100,L4\n", "the column 'gpu' occurs twice"),
         ("g.csv", "model,gpu\nm\n", "1 values for 2 columns"),
-        ("i.csv", ",".join(map(str, range(200_000))), "columns in .* must be at most 1,000, got 200,000"),
+        ("i.csv", ",".join(map(str, range(200_000))), "columns in .* at most 1,000, got 200,000"),
         ("j.json", "{" + "".join(f'"{i}": 0, ' for i in range(200_000)) + '"199999": 1}',
          "the key '199999' occurs twice"),
         ("h.json", '{"gpu": ' + str([1] * 10) + "}", "gpu must be text"),
