@@ -53,7 +53,8 @@ REMEDIES = {
     r"train a new checkpoint|"
     r"from this version \(in .*\): train a new checkpoint) with 'python train\.py'",
     "coefficients": r"differ in .*: write the file again with 'pinn coefficients --json' or 'pinn",
-    "kernels": r"has layout \d, expected \d: fit .* again with 'python scripts/fit_surrogates\.py'"
+    "kernels": r"has the layout \d, expected \d: fit .* again with "
+    r"'python scripts/fit_surrogates\.py'"
     r"|copy both files again",
     "intervals": r"fit the (checkpoint's intervals again|intervals of )",
 }

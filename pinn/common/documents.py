@@ -101,7 +101,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
     pinn.errors.TooLargeError: layers must be at most 1,000, got 10^400: check the file
     """
     if not value <= most:
-        raise TooLargeError(f"{what} must be at most {most:,}, got {written(value)}: {remedy}")
+        raise TooLargeError(f"{what} must be at most {most:,.15g}, got {written(value)}: {remedy}")
 
 
 def written(value: object) -> str:

@@ -63,8 +63,8 @@ def test_several_values_are_one_list_however_they_are_given(request_, sizes, for
         ({TP: 0}, "must be a positive whole number, got 0"),
         ({TP: []}, f"{TP} has no value: give one or more"),
         ({TP: "1,x"}, f"{TP} must be a whole number, got 'x'"),
-        ({"quantization": "bf16,foo"}, "unknown precision 'foo'"),
-        ({"quantization": ["foo"]}, "unknown precision 'foo'"),
+        ({"quantization": "bf16,foo"}, "the number format 'foo' is unknown"),
+        ({"quantization": ["foo"]}, "the number format 'foo' is unknown"),
         ({"quantization": ()}, "quantization has no value"),
     ],
 )
@@ -87,7 +87,7 @@ def test_a_none_among_formats_is_the_checkpoints_own():
 def test_the_engine_of_a_launch_command_is_among_several_in_any_order(engines):
     _, flags = read(PlanRequest, serve=SERVE, engine=engines)
     assert sorted(flags["engine"]) == ["sglang", "vllm"]
-    with pytest.raises(PinnError, match="--serve starts vllm, not --engine sglang, trtllm"):
+    with pytest.raises(PinnError, match="--serve starts vllm, but --engine is sglang, trtllm"):
         read(PlanRequest, serve=SERVE, engine="sglang,trtllm")
 
 

@@ -178,7 +178,7 @@ PROBLEMS = [
      ["num-prompts", "2000000", "1,000,000", "omit the flag"]),
     ("simulate_fleet", LLAMA | LOAD | {"rate": 1, "fleet": [1]}, 422, ["fleet", "[1]", "such as"]),
     ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "is set when the service starts"]),
-    ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give less"]),
+    ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give a shorter"]),
     ("plan", LLAMA | LOAD | {"rate": 4}, 422, ["slo"]),
     ("nothing", {}, 404, ["/nothing", "/predict"]),
 ]  # fmt: skip
@@ -408,7 +408,7 @@ def test_what_to_install_where_the_packages_are_missing():
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
-    assert "serve needs fastapi: run 'pip install fastapi" in done.stderr
+    assert "needs the package fastapi: run 'pip install fastapi" in done.stderr
 
 
 def test_an_address_that_is_taken_or_unknown():

@@ -49,7 +49,7 @@ def test_an_unknown_quantization_in_a_config(refused, config):
 
 def test_an_unknown_quantization_flag(refused):
     line = refused("coefficients", *LLAMA, "--quantization", "magic")
-    assert "unknown precision 'magic': use one of bf16" in line
+    assert "the number format 'magic' is unknown: use one of bf16" in line
 
 
 def test_a_tensor_parallel_size_that_does_not_divide_the_heads(refused):
@@ -103,8 +103,8 @@ def test_an_unknown_model_names_close_ones(refused, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("coefficients",), "no model given"),
-        (("coefficients", "--model", "Llama-3.1-8B"), "no gpu given"),
+        (("coefficients",), "model is missing: add --model"),
+        (("coefficients", "--model", "Llama-3.1-8B"), "gpu is missing: add --gpu"),
         (("nonsense",), "No such command 'nonsense'"),
         (("coefficient",), "Did you mean 'coefficients'?"),
         (("coefficients", "--tensor-parallel-size", "two"), "--tensor-parallel-size"),

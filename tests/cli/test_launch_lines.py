@@ -92,7 +92,10 @@ def test_every_flag_is_in_one_of_three_lists():
         ("llama-server -m model.gguf", "starts none of the known engines"),
         ("vllm serve Qwen/Qwen3-8B --compilation-config '{'", "JSON"),
         ("vllm serve Qwen/Qwen3-8B --hf-overrides 3", "must be a JSON object"),
-        ("python -m sglang.launch_server --model-path a --chunked-prefill-size x", "cannot read"),
+        (
+            "python -m sglang.launch_server --model-path a --chunked-prefill-size x",
+            "cannot be read",
+        ),
         ("vllm serve Qwen/Qwen3-8B --no-tensor-parallel-size 3", "not a known flag of vllm"),
         ("vllm serve Qwen/Qwen3-8B --config.a 2", "not a known flag of vllm"),
         ("python -m sglang.launch_server --model Qwen/Qwen3-8B -O1", "not a known flag of sglang"),

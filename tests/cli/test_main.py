@@ -65,7 +65,7 @@ def test_the_installed_command_runs(checkpoint_path, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     *_, error = result.stderr.splitlines()
-    assert error.startswith("error: unknown GPU 'H9000'")
+    assert error.startswith("error: the GPU 'H9000' is unknown")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -152,7 +152,7 @@ def test_what_is_no_results_table_is_refused(refused, tmp_path):
     assert "run an experiment first" in refused("results", tmp_path / "none.csv")
     (tmp_path / "results.csv").write_text(RESULTS)
     line = refused("results", tmp_path / "results.csv", "--metric", "speed")
-    assert "give one of tpot, ttft" in line
+    assert "give --metric, one of tpot, ttft" in line
 
 
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS])

@@ -60,7 +60,7 @@ def test_nothing_usable_raises(tmp_path):
 
 
 def test_unknown_names_raise(tmp_path):
-    with pytest.raises(PinnError, match="unknown workload 'chat'"):
+    with pytest.raises(PinnError, match="the workload 'chat' is unknown"):
         read_rows(tmp_path, {"workload": "chat"})
     with pytest.raises(PinnError, match=r"the GPU\(s\) MI300 are unknown"):
         read_rows(tmp_path, {"gpu": "MI300"})

@@ -60,7 +60,10 @@ def perf_load(**prompts):
         ),
         (CONFIG | {"num_hidden_layers": 10**8}, "must be at most 1,000, got"),
         (CONFIG | {"tie_word_embeddings": "false"}, "true or false, unquoted"),
-        (CONFIG | {"rope_scaling": {"type": "linear", "factor": "x"}}, "positive factor"),
+        (
+            CONFIG | {"rope_scaling": {"type": "linear", "factor": "x"}},
+            "factor and .* of the rope scaling must be positive",
+        ),
         (CONFIG | BLOCKS, r"two positive whole numbers such as \[128, 128\], got \[0, 0\]"),
         (MOE | {"mlp_only_layers": "abc"}, "mlp_only_layers must be a list, got 'abc'"),
         ("[" * 100_000, "nested more than 100 levels deep"),
@@ -125,7 +128,7 @@ def test_flags(configuration, words):
             f"{y}: &{y} [{', '.join(['*' + x] * 9)}]\n" for x, y in pairwise("abcdefgh")
         ), "at most 200,000"),
         ("f.csv", "gpu,gpu\nH100,L4\n", "the column 'gpu' occurs twice"),
-        ("g.csv", "model,gpu\nm\n", "1 values for 2 columns"),
+        ("g.csv", "model,gpu\nm\n", "1 values, expected one for each of 2 columns"),
         ("i.csv", ",".join(map(str, range(200_000))), "columns in .* at most 1,000, got 200,000"),
         ("j.json", "{" + "".join(f'"{i}": 0, ' for i in range(200_000)) + '"199999": 1}',
          "the key '199999' occurs twice"),
@@ -226,12 +229,12 @@ def test_workloads(file, load, words):
 @pytest.mark.parametrize(
     ("columns", "row", "words"),
     [
-        ("", "0,100.5,5", "line 2: prompt_tokens is '100.5', expected a whole number"),
+        ("", "0,100.5,5", "line 2: prompt_tokens must be a whole number from 0 to .*, got '100.5'"),
         (",prefix_group,prefix_tokens", "0,100,5,a,200", "at most the prompt's 100 tokens"),
-        (",timeout_s", "0,100,5,-3", "line 2: timeout_s is -3"),
+        (",timeout_s", "0,100,5,-3", "line 2: timeout_s must be 0 or more, got -3"),
         (",prompt_tokens", "0,100,5,100", "the column 'prompt_tokens' occurs twice"),
-        ("", "0,1e30,5", "expected a whole number from 0 to 100,000,000"),
-        ("", "1e300,1,1\n0,1,1", "offset_s: got"),
+        ("", "0,1e30,5", "must be a whole number from 0 to 100,000,000"),
+        ("", "1e300,1,1\n0,1,1", "offset_s must be at most 320,000,000, got"),
     ],
 )
 def test_traces(file, columns, row, words):
@@ -247,7 +250,7 @@ def test_limits_with_numbers_that_are_none(text):
 
 
 def test_a_gpu_with_two_prices():
-    with pytest.raises(PinnError, match="H100-SXM costs 1 and 2 an hour: give one price"):
+    with pytest.raises(PinnError, match="H100-SXM has the prices 1 and 2 per hour: give one price"):
         read_prices("H100=1 H100-SXM=2")
 
 
@@ -269,9 +272,9 @@ def test_benchmark_files(file, name, content, words):
 @pytest.mark.parametrize("name", ["9" * 400, "~nobody-of-that-name/x"])
 def test_names_that_no_file_can_have(name):
     for load in (load_model, load_gpu):
-        with pytest.raises(PinnError, match="give a known name or a path"):
+        with pytest.raises(PinnError, match="give a known name or the path"):
             load(name)
-    with pytest.raises(PinnError, match="give a known name or a path"):
+    with pytest.raises(PinnError, match="give a known name or the path"):
         find_checkpoint(name)
 
 

@@ -44,7 +44,7 @@ def test_limits_are_read(text, sentences):
         ("p99 ttft<=1s for 95 %", "has both a statistic and a share"),
         ("ttft<=1 for 95 %", "no known unit"),
         ("speed<=1s for 95 %", "unknown metric 'speed'"),
-        ("p101 ttft<=1s", "no percentile 101"),
+        ("p101 ttft<=1s", "percentile must be above 0 and at most 100, got p101"),
         ("itl<=10ms for 95 %", "many values per request"),
         ("ttft<=0s for 95 %", "must be above 0"),
         ("ttft<=1s for 195 %", "at most 100 %"),

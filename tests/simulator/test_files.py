@@ -303,7 +303,7 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
         ),
         (
             "{prompt_tokens: 9, output_tokens: 1, shared_tokens: 10}",
-            "between 0 and prompt_tokens, 9",
+            r"must be 0 to prompt_tokens \(9\)",
         ),
         ("{prompt_tokens: 9, output_tokens: 1, rates: 3}", "rates.*known keys are"),
         ("{trace_version: 2, time_unit: ms}", "time_unit must be microseconds, got 'ms'"),

@@ -145,8 +145,8 @@ def test_python_has_the_same_arguments(coefficients):
         ),
         (["--rate", "1", "--plot", "a.png"], "--plot needs several rates"),
         (["--rate", "1", "--slo", "speed<=1s"], "unknown metric"),
-        (["--rate", "1", "--goodput", "ttft:1000", "tpot"], "unexpected argument 'tpot'"),
-        (["--rate", "1", "ttft:1000"], "unexpected argument 'ttft:1000'"),
+        (["--rate", "1", "--goodput", "ttft:1000", "tpot"], "the argument 'tpot' is unknown"),
+        (["--rate", "1", "ttft:1000"], "the argument 'ttft:1000' is unknown"),
         (["--rate", "1", "--num-warmups", "1000"], "all 1,000 requests belong to the warm-up"),
     ],
 )

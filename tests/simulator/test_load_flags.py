@@ -118,7 +118,7 @@ def test_flags_that_make_no_load_are_refused_with_the_remedy(flags, rate, says):
 
 
 def test_a_file_and_flags_are_not_mixed(tmp_path):
-    with pytest.raises(PinnError, match="--range-ratio both describe the load: leave one"):
+    with pytest.raises(PinnError, match="--range-ratio both describe the load: omit one"):
         asked_load(tmp_path / "load.yaml", {"range_ratio": 0.5}, None)
     with pytest.raises(PinnError, match="the load is missing: give --input-len"):
         asked_load(None, {"max_num_seqs": 4}, None)

@@ -189,7 +189,7 @@ def test_other_names_with_units_are_recognized(tmp_path):
     ("text", "says"),
     [
         ("[]", "got an entry with (None|no keys)"),
-        ('[{"a": 1}]', "expected entries with timestamp.* got a"),
+        ('[{"a": 1}]', "expected entries with timestamp.* got an entry with a"),
         (
             '[{"timestamp": 1, "input_length": 0, "output_length": 1}]',
             "has no usable request: 1 read",

@@ -140,7 +140,7 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: _two(offset_s=[1.0, 0.5]), "request 1 is out of order"),
         (lambda: _two(shares_with=[-1, 1]), "not sent earlier"),
         (lambda: _two(timeout_s=[1.0, -1.0]), "timeout_s of request 1 is -1"),
-        (lambda: _two(stage=[0, 1]), "2 stages need 2 stage_starts_s, got 1"),
+        (lambda: _two(stage=[0, 1]), "a start time for each of 2 stages, got 1"),
         (
             lambda: _two(stage=[0, 1], offset_s=[5.0, 1.0], stage_starts_s=(0.0, 3.0)),
             "request 1 of stage 1 is due at 4 s, before request 0 of the previous stage at 5 s",

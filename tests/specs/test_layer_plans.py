@@ -149,7 +149,7 @@ def test_experts_beside_compressed_attention_have_a_format_of_their_own(name, ex
             {"compress_ratios": [0, 4, 16] * 3},
             "compress_ratios must be a list with one of .* for each of 8 layers",
         ),
-        ({"compress_ratios": None}, "compress_ratios must give each"),
+        ({"compress_ratios": None}, "compress_ratios must be a list"),
         ({"compress_ratios": [4, 128]}, "compress_ratios must be a list of 8 entries"),
         ({"compress_ratios": "4"}, "compress_ratios must be a list of 8 entries"),
         ({"expert_dtype": "int3"}, "expert_dtype must be one of NVFP4, fp4, fp8"),

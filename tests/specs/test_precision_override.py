@@ -96,7 +96,7 @@ def test_a_half_precision_model_keeps_its_own_format_elsewhere():
 
 
 def test_unknown_label():
-    with pytest.raises(PinnError, match=r"unknown precision 'fp3': use one of bf16"):
+    with pytest.raises(PinnError, match=r"the number format 'fp3' is unknown: use one of bf16"):
         with_precision(load_model("Llama-3.1-8B"), "fp3")
 
 

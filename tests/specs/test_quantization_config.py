@@ -128,7 +128,9 @@ def test_formats_of_linear_layers(parse, quantization, expected):
     ],
 )
 def test_unknown_schemes_raise_or_fall_back_with_a_warning(config, parse, quantization):
-    with pytest.raises(PinnError, match=r"config.json: unknown quantization .*known ones.*fp8"):
+    with pytest.raises(
+        PinnError, match=r"config.json: the quantization is unknown .*expected one of.*fp8"
+    ):
         parse(quantization_config=quantization)
     with pytest.warns(UserWarning, match="using int4_wo for all linear layers"):
         model = load_model(config(quantization_config=quantization), fallback_precision="int4_wo")
@@ -327,7 +329,7 @@ def test_quark_has_the_formats_of_layers_and_of_the_cache_in_one_place(parse):
     ],
 )
 def test_errors_name_the_key(parse, block, named):
-    with pytest.raises(PinnError, match=rf"unknown quantization \({named}.*--quantization"):
+    with pytest.raises(PinnError, match=rf"the quantization is unknown \({named}.*--quantization"):
         parse(quantization_config=block)
 
 

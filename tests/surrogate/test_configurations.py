@@ -79,7 +79,7 @@ def test_a_precision_replaces_the_checkpoints_own():
         ({**LLAMA, "tensor_parallel_size": 1.5}, "positive whole number, got 1.5"),
         ({**LLAMA, "max_num_seqs": 0}, "positive whole number, got 0: omit the flag for the def"),
         ({**LLAMA, "max_model_len": 100.5}, "--max-model-len must be a positive whole number"),
-        ({**LLAMA, "precision": "fp3"}, "unknown precision 'fp3': use one of bf16"),
+        ({**LLAMA, "precision": "fp3"}, "the number format 'fp3' is unknown: use one of bf16"),
         ({**LLAMA, "gpu": "H9000"}, "unknown GPU 'H9000'"),
         ({**LLAMA, "kv_cache_dtype": "fp5"}, "--kv-cache-dtype 'fp5' is unknown"),
         ({**LLAMA, "cpu_offload_gb": -1.0}, "must not be negative, got -1.0"),
@@ -167,7 +167,11 @@ def test_sampling_settings_may_be_a_mapping(tmp_path):
         ("none.csv", None, "cannot be read"),
         ("empty.csv", "", "has no configurations"),
         ("header.csv", "model,gpu\n", "has no configurations"),
-        ("ragged.csv", "model,gpu\nLlama-3.1-8B\n", "line 2: 1 values for 2 columns"),
+        (
+            "ragged.csv",
+            "model,gpu\nLlama-3.1-8B\n",
+            "line 2: the row has 1 values, expected one for each of 2 columns",
+        ),
         (
             "key.csv",
             "model,speed\nLlama-3.1-8B,9\n",
