@@ -30,7 +30,7 @@ def main(checkpoints: list[str], later: bool = False) -> None:
     if len(asked) < max(2, len(checkpoints)) or any(hit.sum() != 1 for hit in hits.values()):
         found = ", ".join(f"{hit.sum()} of {start}" for start, hit in hits.items())
         raise typer.BadParameter(
-            f"the checkpoints must be one of each start, and at least two, got {found}"
+            f"give exactly one checkpoint of each start, and at least two checkpoints, got {found}"
         )
     table = training_noise(asked).rename("score").rename_axis("group").reset_index()
     if later:

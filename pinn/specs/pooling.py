@@ -28,5 +28,7 @@ def check_output(model: ModelSpec, output_tokens: int) -> None:
         PinnError: If the model is a pooling model and the number of output tokens is not 0.
     """
     if model.pooled and output_tokens > 0:
-        fault = f"--output-len is {output_tokens:,}, but {model.name} generates no tokens"
-        raise PinnError(f"{fault}, as it is served for embeddings or scores: give --output-len 0")
+        raise PinnError(
+            f"--output-len must be 0 for {model.name}, which is served for embeddings or scores "
+            f"and generates no tokens, got {output_tokens:,}"
+        )

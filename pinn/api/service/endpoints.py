@@ -144,8 +144,8 @@ def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
         except ValueError:
             return  # the function that reads an invalid budget reports it later
         if not seconds < timeout_s:
-            fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
             raise PinnError(
-                f"{fault}, got {seconds:g}: give a shorter time_budget, or start the service with "
-                "a longer --timeout"
+                f"time_budget must be below the service's timeout of {timeout_s:g} s, got "
+                f"{seconds:g}: give a shorter time_budget, or start the service with a longer "
+                "--timeout"
             )

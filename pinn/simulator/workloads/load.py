@@ -496,8 +496,10 @@ def asked_load(
     """
     given, rest = flags_apart(LoadFlags, flags)
     if path is not None and (instead := [name for name in given if name not in _BESIDE_FILE]):
-        both = f"--workload {path} and --{instead[0].replace('_', '-')}"
-        raise PinnError(f"{both} both describe the load: omit one of the two")
+        option = f"--{instead[0].replace('_', '-')}"
+        raise PinnError(
+            f"--workload {path} and {option} both describe the load: omit one of the two"
+        )
     if path is None and not given:
         when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
         remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"

@@ -251,8 +251,10 @@ class Workload:
         bad = (before >= later) | (self.stage[before] != self.stage[later])
         if bad.any():
             r = int(later[bad.argmax()])
-            fault = f"request {r} follows request {self.follows[r]}"
-            raise self._fault(f"{fault}, which is not an earlier request of the same stage")
+            raise self._fault(
+                f"request {r} follows request {self.follows[r]}, which is not an earlier request "
+                "of the same stage"
+            )
         twice = later[np.bincount(before, minlength=1)[before] > 1] if len(later) else later
         if len(twice):
             raise self._fault(
