@@ -77,9 +77,9 @@ def test_malformed_files_are_named_in_one_line(tmp_path, content, message):
 
 
 def test_missing_files_and_folders_without_config(tmp_path):
-    with pytest.raises(PinnError, match=r"nowhere.json: no such file: give a config.json"):
+    with pytest.raises(PinnError, match=r"nowhere.json does not exist: give a config.json"):
         load_model(tmp_path / "nowhere.json")
-    with pytest.raises(PinnError, match=r"no such file"):
+    with pytest.raises(PinnError, match=r"does not exist"):
         load_model("./nowhere")
     with pytest.raises(PinnError, match=r"the folder has no config.json"):
         load_model(tmp_path)
