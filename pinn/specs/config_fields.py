@@ -308,8 +308,7 @@ def check_supported(fields: ConfigFields) -> None:
         UnknownLayersError: If a layer type is not supported, or ``model_type`` is missing.
     """
     if not fields.model_type:
-        remedy = "give the config.json of a decoder language model"
-        raise UnknownLayersError(fields.error(f"the key model_type is missing: {remedy}"))
+        raise UnknownLayersError(fields.error("the key model_type is missing"))
     unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
     kind = unsupported or next((kind for kind, _ in marked_kinds(fields)), None)
     if not fields.is_listed and fields.architecture.endswith("ForMaskedLM"):

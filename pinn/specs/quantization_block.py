@@ -39,11 +39,13 @@ class Block:
             PinnError: Always; the message states the key, its known values and the flag that
                 overrides the file.
         """
-        listed = ", ".join(map(str, known)) if isinstance(known, list | tuple | dict) else known
+        listed = known
+        if isinstance(known, list | tuple | dict):
+            listed = f"one of {', '.join(map(str, known))}"
         where = f" of {self.method}" if self.method and key != "quant_method" else ""
         raise PinnError(
             f"{self.source}: the quantization is unknown ({key}{where} is {value!r:.80}), "
-            f"expected one of {listed}: correct the file, or give --quantization, one of "
+            f"expected {listed}: correct the file, or give --quantization, one of "
             f"{', '.join(PRECISIONS)}"
         )
 

@@ -229,7 +229,7 @@ def test_engines_are_candidates_where_asked_for(folder):
             ["--gpu", "H100", "--slo", SLO, "--rate", "500", "--max-gpus", "2"],
             r"closest is H100-SXM TP 1 .*: needs \d+ GPUs .* per replica, more than --max-gpus 2",
         ),
-        (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
+        (["--gpu", "H1000", "--slo", SLO], "the GPU 'H1000' is unknown"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "1e6"], r"1e\+06 requests/s over 20 s"),
         (["--gpu", "H100", "--slo", SLO, "--input-len", "9"], "--input-len both describe the load"),

@@ -65,7 +65,7 @@ def test_a_dictionary(config):
         ('{"a": 1,\n "b" 2}', r"config.json, line 2: malformed JSON"),
         ("[1, 2]", r"config.json: a config.json must be a JSON object, got \[1, 2\]"),
         ('{"model_type": "llama"}', r"config.json: num_hidden_layers or .* is missing"),
-        ("{}", r"config.json: model_type is missing"),
+        ("{}", r"config.json: the key model_type is missing: give"),
     ],
 )
 def test_malformed_files_are_named_in_one_line(tmp_path, content, message):
@@ -86,7 +86,7 @@ def test_missing_files_and_folders_without_config(tmp_path):
 
 
 def test_unknown_names_suggest_close_ones():
-    with pytest.raises(PinnError, match=r"unknown model 'Qwen/Qwen3-33B'.*Qwen/Qwen3-32B") as error:
+    with pytest.raises(PinnError, match=r"'Qwen/Qwen3-33B' is unknown.*Qwen/Qwen3-32B") as error:
         load_model("Qwen/Qwen3-33B")
     assert "\n" not in str(error.value)
 
@@ -161,7 +161,7 @@ def test_refusals_of_the_hub_are_explained(monkeypatch, raised, message):
 
     monkeypatch.setattr(hub, "hub_is_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.hf_hub_download", refuse)
-    with pytest.raises(PinnError, match=rf"unknown model 'org/name'.*{message}"):
+    with pytest.raises(PinnError, match=rf"the model 'org/name' is unknown.*{message}"):
         load_model("org/name")
 
 

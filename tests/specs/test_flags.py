@@ -45,7 +45,7 @@ FLAGS = {f.name: f for f in flags_of(Spec)}
         ("share", float("nan"), "--share must be a number, got nan"),
         ("angle", 91.0, r"--angle must be in \[-90, 90\], got 91.0"),
         ("rate", 0, "--rate must be positive, got 0"),
-        ("delay", -1, "--delay must not be negative, got -1"),
+        ("delay", -1, "--delay must be 0 or more, got -1"),
         ("parts", 9, "--parts must be at most 8, got 9"),
         ("eager", 2, "--eager must be true or false, got 2: omit the flag for the default, yes"),
         ("eager", "yes", "--eager must be true or false, got 'yes'"),

@@ -86,7 +86,7 @@ def test_pooling_generates_no_tokens():
 
 def test_a_model_without_a_head_cannot_be_asked_to_generate(config):
     model = model_from_config(config(architectures=["LlamaModel"]), "test")
-    with pytest.raises(PinnError, match="--runner generate: test has no output head"):
+    with pytest.raises(PinnError, match="--runner is generate, but test has no output head"):
         with_runner(model, "generate")
 
 

@@ -190,7 +190,9 @@ def test_the_router_name_does_not_match_gate_projections():
 
 def test_a_broken_pattern_names_the_file(parse):
     quantization = {"quant_method": "fp8", "ignored_layers": ["re:(*"]}
-    with pytest.raises(PinnError, match=r"config.json: 're:\(\*' is no regular expression"):
+    with pytest.raises(
+        PinnError, match=r"config.json: the pattern 're:\(\*' is no regular expression"
+    ):
         parse(quantization_config=quantization)
 
 

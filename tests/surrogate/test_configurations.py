@@ -80,7 +80,7 @@ def test_a_precision_replaces_the_checkpoints_own():
         ({**LLAMA, "max_num_seqs": 0}, "positive whole number, got 0: omit the flag for the def"),
         ({**LLAMA, "max_model_len": 100.5}, "--max-model-len must be a positive whole number"),
         ({**LLAMA, "precision": "fp3"}, "the number format 'fp3' is unknown: use one of bf16"),
-        ({**LLAMA, "gpu": "H9000"}, "unknown GPU 'H9000'"),
+        ({**LLAMA, "gpu": "H9000"}, "the GPU 'H9000' is unknown"),
         ({**LLAMA, "kv_cache_dtype": "fp5"}, "--kv-cache-dtype 'fp5' is unknown"),
         ({**LLAMA, "cpu_offload_gb": -1.0}, "must not be negative, got -1.0"),
         ({**LLAMA, "gpu_memory_utilization": 2.0}, r"must be in \(0, 1\], got 2.0"),
