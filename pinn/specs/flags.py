@@ -166,7 +166,7 @@ class Flag:
         if self.most is not None:
             if low is None:
                 return f"at most {self.most:,.10g}"
-            return f"in {'[' if self.above is None else '('}{low:,.10g}, {self.most:,.10g}]"
+            return f"in {'[' if self.above is None else '('}{low:.10g}, {self.most:.10g}]"
         if self.kind == "int" and self.least == 1:
             return "a positive whole number"
         if low == 0:

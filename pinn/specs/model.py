@@ -49,9 +49,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         rules = {
-            "temperature": (self.temperature >= 0, "not be negative"),
-            "top_k": (self.top_k >= -1, "be at least -1"),
-            "top_p": (0 < self.top_p <= 1, "lie in (0, 1]"),
+            "temperature": (self.temperature >= 0, "0 or more"),
+            "top_k": (self.top_k >= -1, "at least -1"),
+            "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
             "min_p": (0 <= self.min_p <= 1, "in [0, 1]"),
             "repetition_penalty": (self.repetition_penalty > 0, "positive"),
         }

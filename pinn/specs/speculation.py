@@ -121,10 +121,7 @@ class Speculation:
         """
         if not self.acceptance:
             reason = default_acceptance(self.method).text
-            raise PinnError(
-                f"no acceptance rate is assumed for drafts by {self.method} ({reason}): give "
-                "--speculative-acceptance"
-            )
+            raise PinnError(f"no acceptance rate is assumed for {self.method} drafts: {reason}")
         return tuple(accumulate(self.acceptance, mul))
 
     @property

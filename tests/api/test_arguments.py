@@ -102,7 +102,7 @@ def test_the_engine_of_a_launch_command_is_among_several_in_any_order(engines):
         (MeasureRequest, {"port": 70000}, r"--port must be in \[0, 65535\], got 70000"),
         (MeasureRequest, {"serve": SERVE}, "serve must be true or false, got 'vllm serve"),
         (MeasureRequest, {"model": None}, "model is missing"),
-        (SimulationRequest, {"num_warmups": -1}, "--num-warmups must not be negative, got -1"),
+        (SimulationRequest, {"num_warmups": -1}, "--num-warmups must be 0 or more, got -1"),
         (SimulationRequest, {"workload": 5}, "workload must be a path, got 5"),
         (CalibrationRequest, {"benchmarks": 5}, "benchmarks must be a path, got 5"),
         (SimulationRequest, {"rate": 1, "request_rate": 2}, "rate is given twice"),
@@ -142,7 +142,7 @@ def test_the_command_line_has_the_limits_of_the_functions(words):
     ],
 )
 def test_a_misspelled_argument_of_the_functions_own_is_named(function, given, nearest):
-    with pytest.raises(PinnError, match=f"unknown .*: did you mean {nearest}[?]"):
+    with pytest.raises(PinnError, match=f"is unknown: did you mean {nearest}[?]"):
         getattr(pinn, function)(**given)
 
 

@@ -175,7 +175,7 @@ PROBLEMS = [
     ("simulate", LLAMA | LOAD | {"rate": -1}, 422, ["rate", "-1"]),
     ("simulate", LLAMA | {"workload": 5}, 422, ["workload", "got 5", "give a path"]),
     ("simulate", LLAMA | LOAD | {"rate": 10, "num_prompts": 2_000_000}, 422,
-     ["num-prompts", "2000000", "1,000,000", "omit the flag"]),
+     ["num-prompts", "2000000", "1000000", "omit the flag"]),
     ("simulate_fleet", LLAMA | LOAD | {"rate": 1, "fleet": [1]}, 422, ["fleet", "[1]", "such as"]),
     ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "is set when the service starts"]),
     ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give a shorter"]),

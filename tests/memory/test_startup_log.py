@@ -198,7 +198,7 @@ def test_a_simulated_server_has_the_logged_cache(read, text, server, blocks):
 
 
 REFUSED = [
-    ({"engine": "sglang", "engine_version": ""}, {}, "the log is of vllm, --engine is sglang"),
+    ({"engine": "sglang", "engine_version": ""}, {}, "the log is of vllm, but --engine is sglang"),
     ({"tensor_parallel_size": 2}, {}, "--tensor-parallel-size 1, but the flag is 2"),
     ({}, {"num_gpu_blocks_override": 99}, "--num-gpu-blocks-override and --memory-log both set"),
     ({}, {"kv_cache_memory_bytes": 1e9}, "--kv-cache-memory-bytes and --memory-log both set"),

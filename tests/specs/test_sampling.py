@@ -36,7 +36,7 @@ def test_a_generation_config_is_read_as_vllm_does():
     [
         ({"top_p": "0.9"}, "g.json: top_p must be a number, got '0.9'"),
         ({"top_p": 0}, r"g.json: the sampling setting top_p must be in \(0, 1\], got 0"),
-        ({"temperature": -1}, "temperature must not be negative"),
+        ({"temperature": -1}, "temperature must be 0 or more"),
         ({"top_k": -2}, "top_k must be at least -1"),
         ({"min_p": 2}, "min_p must be in"),
         ({"repetition_penalty": 0}, "repetition_penalty must be positive"),
@@ -109,7 +109,7 @@ def test_without_that_file_the_config_itself_may_ask(parse):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "must be a JSON object"),
+        ("[]", "must have a JSON object"),
         ("{", "malformed JSON"),
         ('{"top_p": 7}', "top_p must be in"),
     ],
