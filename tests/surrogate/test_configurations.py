@@ -82,7 +82,7 @@ def test_a_precision_replaces_the_checkpoints_own():
         ({**LLAMA, "precision": "fp3"}, "the number format 'fp3' is unknown: use one of bf16"),
         ({**LLAMA, "gpu": "H9000"}, "the GPU 'H9000' is unknown"),
         ({**LLAMA, "kv_cache_dtype": "fp5"}, "--kv-cache-dtype 'fp5' is unknown"),
-        ({**LLAMA, "cpu_offload_gb": -1.0}, "must not be negative, got -1.0"),
+        ({**LLAMA, "cpu_offload_gb": -1.0}, "must be 0 or more, got -1.0"),
         ({**LLAMA, "gpu_memory_utilization": 2.0}, r"must be in \(0, 1\], got 2.0"),
     ],
 )
