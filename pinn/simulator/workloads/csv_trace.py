@@ -278,10 +278,10 @@ class _Columns:
             return float(default)
         if math.isfinite(value := _number(text)):
             return value
-        got = f"{text!r:.60}" if text else "an empty cell"
-        raise PinnError(
-            f"{self.path}, line {self._lines[i]}: {name} must be a finite number, got {got}"
-        )
+        where = f"{self.path}, line {self._lines[i]}"
+        if not text:
+            raise PinnError(f"{where}: {name} is missing, expected a number")
+        raise PinnError(f"{where}: {name} must be a finite number, got {text!r:.60}")
 
 
 def _plain(name: str) -> str:
