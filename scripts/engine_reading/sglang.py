@@ -130,9 +130,9 @@ def memory_rules(source: EngineSource) -> list[Line]:
     """Return rows with prompt tokens per step and decodes in the largest CUDA graph, by memory."""
     rule = source.first(*_HANDLE_MEMORY)
     bounds = {int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", source.words(rule))}
-    if bounds - {32, 64} != {*_BELOW} - {None}:
+    if bounds - {32, 64} != (expected := {*_BELOW} - {None}):
         raise source.unread(
-            rule, f"the rule has memory bounds of {sorted(bounds)} GiB, expected other bounds"
+            rule, f"the memory bounds are {bounds} GiB, expected {expected} beside 32 and 64"
         )
     of_one, of_four = (
         [settings(source, gib, MemoryUsers(0, 0, gpus, 0)) for gib in _MEMORIES] for gpus in (1, 4)

@@ -135,7 +135,7 @@ def find_servers(
             started.setdefault(key, (asked, deployment))
     if not started:
         reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
-        raise PinnError(f"none of the requested servers starts: {reasons}")
+        raise PinnError(f"the engine starts with none of the requested GPUs and flags: {reasons}")
     found = Surrogate.load(checkpoint).coefficients([each for _, each in started.values()])
     servers = [
         Server(asked, LinearLatency(deployment, beta, alpha), _half_widths(checkpoint, deployment))
