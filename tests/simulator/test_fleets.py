@@ -275,10 +275,10 @@ def test_a_server_that_failed_starts_with_an_empty_cache():
     ("document", "said"),
     [
         ([], "must be a mapping with kinds"),
-        ({"kind": []}, "a fleet: unknown key 'kind'"),
+        ({"kind": []}, "a fleet has the unknown key 'kind'"),
         ({"kinds": []}, "kinds is empty"),
-        ({"failures": [{"server": 0}]}, "at_s is missing"),
-        ({"failures": [{"at_s": "soon", "server": 0}]}, "at_s must be a number"),
+        ({"failures": [{"server": 0}]}, "failures lacks the key at_s"),
+        ({"failures": [{"at_s": "soon", "server": 0}]}, "at_s of failures must be a number"),
         ({"failures": [{"at_s": -1, "server": 0}]}, "0 or more"),
         ({"failures": [{"at_s": 1, "server": 0, "down_s": np.inf}]}, "longer than the load"),
         ({"autoscaler": {"by": "luck"}}, "the key by of autoscaler must be rate or latency"),

@@ -106,7 +106,11 @@ def test_a_rate_lasts_as_long_as_it_is_told_and_may_be_capped():
             "--duration is given without --rate",
         ),
         ({"input_len": 9, "output_len": 9, "concurrency": 2}, 0.0, "--rate must be positive"),
-        ({"input_len": 9, "output_len": 9, "num_prompts": 2, "duration": 5}, 1.0, "one of them"),
+        (
+            {"input_len": 9, "output_len": 9, "num_prompts": 2, "duration": 5},
+            1.0,
+            "omit one of the two",
+        ),
         ({"input_len": 9, "output_len": 9, "duration": 1e6}, 1e6, "at most 1,000,000"),
         ({"input_len": 0, "output_len": 9}, 1.0, "--input-len must be a positive whole number"),
         ({"input_len": 9, "output_len": 9, "range_ratio": 1}, 1.0, "--range-ratio must be in"),

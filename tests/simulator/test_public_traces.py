@@ -164,9 +164,15 @@ def test_rounds_of_a_trace_wait_where_it_names_the_pause(tmp_path):
     ("header", "says"),
     [
         ("when,prompt_tokens,output_tokens", "arrival_s or arrival_ms .* got when, prompt_tokens"),
-        ("arrival_s,input_len,output_tokens,prompt_len", "may be input_len or prompt_len: rename"),
+        (
+            "arrival_s,input_len,output_tokens,prompt_len",
+            "input_len and prompt_len could each be .*: rename",
+        ),
         ("timestamp,input_length,output_length", "timestamp is '1', whose unit is unknown"),
-        ("arrival_s,words,output_tokens", "the prompt length is missing: .* got arrival_s, words"),
+        (
+            "arrival_s,words,output_tokens",
+            "lacks the column of the prompt length: .* got arrival_s, words",
+        ),
     ],
 )
 def test_columns_that_cannot_be_told_are_named(tmp_path, header, says):

@@ -222,7 +222,9 @@ class Workload:
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
                 got = column[bad[0]]
-                raise self._fault(f"{name} of request {bad[0]} must be at least {least}, got {got}")
+                raise self._fault(
+                    f"{name} of request {bad[0]} must be at least {least:g}, got {got:g}"
+                )
             check_size(float(column.max()), most, f"{where}: {name}", "lower the value")
         what = f"{where}: the number of requests"
         check_size(len(self), documents.MOST_REQUESTS, what, "send fewer requests")
