@@ -260,7 +260,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
         *others, last = _nearest_gpus(text)
         raise PinnError(
             f"the GPU {text!r} is unknown: did you mean {', '.join(others)} or {last}? 'pinn gpus' "
-            "lists known GPUs. For another GPU, give the path of a JSON file with its datasheet"
+            "lists all names; or give the path of a datasheet's JSON file"
         )
     return gpu
 

@@ -238,5 +238,5 @@ def test_simulate_takes_a_log(checkpoint_path, tmp_path, monkeypatch):
     assert json.loads(out.read_text())["serving"]["num_gpu_blocks_override"] == 28781
     apart = [*served, "--gpu", "H100", "--prefill", "1x tp=1", "--decode", "1x tp=1"]
     result = CliRunner().invoke(app, apart)
-    told = "--memory-log with --prefill and --decode: the log applies to a single server"
+    told = "--memory-log cannot be combined with --prefill and --decode"
     assert told in result.output

@@ -63,7 +63,7 @@ def test_a_dictionary(config):
     ("content", "message"),
     [
         ('{"a": 1,\n "b" 2}', r"config.json, line 2: malformed JSON"),
-        ("[1, 2]", r"config.json: a config.json must be a JSON object, got \[1, 2\]"),
+        ("[1, 2]", r"config.json: the config.json must be a JSON object, got \[1, 2\]"),
         ('{"model_type": "llama"}', r"config.json: num_hidden_layers or .* is missing"),
         ("{}", r"config.json: the key model_type is missing: give"),
     ],
@@ -81,7 +81,7 @@ def test_missing_files_and_folders_without_config(tmp_path):
         load_model(tmp_path / "nowhere.json")
     with pytest.raises(PinnError, match=r"does not exist"):
         load_model("./nowhere")
-    with pytest.raises(PinnError, match=r"the folder has no config.json"):
+    with pytest.raises(PinnError, match=r"the folder .* has no config.json"):
         load_model(tmp_path)
 
 

@@ -102,7 +102,7 @@ def test_an_unknown_gpu_names_the_nearest_and_how_to_list_all():
         load_gpu("H1000")
     near, remedy = str(error.value).split("?", 1)
     assert near == "the GPU 'H1000' is unknown: did you mean H100-SXM, A100-SXM-80GB or H100-NVL"
-    assert "'pinn gpus' lists known GPUs" in remedy
+    assert "'pinn gpus' lists all names" in remedy
     assert len(str(error.value)) < 160
 
 
