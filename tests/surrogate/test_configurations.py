@@ -72,8 +72,8 @@ def test_a_precision_replaces_the_checkpoints_own():
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
-        ({"gpu": "H100"}, "no model given"),
-        ({"model": "Llama-3.1-8B"}, "no gpu given"),
+        ({"gpu": "H100"}, "model is missing: add --model"),
+        ({"model": "Llama-3.1-8B"}, "gpu is missing: add --gpu"),
         ({**LLAMA, "tensor_parallel_size": 3}, "size 3 does not divide the 32 attention heads"),
         ({**LLAMA, "tensor_parallel_size": 0}, "--tensor-parallel-size must be a positive whole"),
         ({**LLAMA, "tensor_parallel_size": 1.5}, "positive whole number, got 1.5"),
@@ -183,7 +183,7 @@ def test_sampling_settings_may_be_a_mapping(tmp_path):
         ("text.yaml", "hello", "must have a list of configurations"),
         ("entries.yaml", "- 3\n", "entry 1 must map keys to values"),
         ("broken.json", "[1,", "malformed JSON"),
-        ("list.txt", "", "unknown format"),
+        ("list.txt", "", "the format of .* is unknown"),
         ("binary.csv", b"\xff\xfe\x00", "not UTF-8 text"),
     ],
 )
