@@ -66,7 +66,7 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
         line = f"{sys.executable} -m {program} {command.replace('OUT/', '')}"
         done = subprocess.run(line, shell=True, cwd=out, env=env, text=True, capture_output=True)
         if done.returncode:
-            raise SystemExit(f"{checkout}: pinn {command} failed: {done.stderr}")
+            raise SystemExit(f"'pinn {command}' failed in the checkout {checkout}: {done.stderr}")
         found[f"printed by {command.split()[0]} {command.split()[-1]}"] = done.stdout.split()
     found |= {path.name: json.loads(path.read_text()) for path in sorted(out.rglob("*.json"))}
     # The order of rejected candidates is arbitrary before 0.2, so they are sorted.

@@ -25,7 +25,10 @@ def held_out_rows() -> pd.DataFrame:
     kept = measured[["row_id", "model", "gpu", "tpot_measured_s"]]
     rows = kept.merge(pd.read_csv(PREDICTIONS), on="row_id", validate="one_to_one")
     if len(rows) != len(kept):
-        raise SystemExit(f"{PREDICTIONS} lacks {len(kept) - len(rows)} of {len(kept)} rows")
+        raise SystemExit(
+            f"{PREDICTIONS} lacks predictions of {len(kept) - len(rows)} of {len(kept)} measured "
+            "rows: train the release again"
+        )
     return rows.assign(held_out=rows["model"])
 
 

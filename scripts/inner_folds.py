@@ -121,7 +121,8 @@ def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[Mode
         if second in name and not any(is_near_copy(model, m) for m in (first, *found)):
             found.append(model)
     if not found:
-        raise PinnError(f"--second {second!r} is part of none of {', '.join(sorted(models))}")
+        names = ", ".join(sorted(models))
+        raise PinnError(f"--second {second!r} is in no model's name: give a part of one of {names}")
     return found
 
 
@@ -174,8 +175,8 @@ def _named(rows: ServingRows, part: str) -> ModelSpec:
     found = [model for name, model in models.items() if part in name]
     if len(found) != 1:
         raise PinnError(
-            f"{part!r} names {len(found)} of the measured models: give a part of one of "
-            f"{', '.join(models)}"
+            f"{part!r} is in the names of {len(found)} measured models, expected one: give a part "
+            f"of one of {', '.join(models)}"
         )
     return found[0]
 

@@ -9,7 +9,9 @@ def write_part(pages: Iterable[Path], name: str, part: str) -> None:
     begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
     found = [page for page in pages if begin in page.read_text()]
     if not found:
-        raise SystemExit(f"no page has the part {name}: put {begin.strip()} and {end} in one")
+        raise SystemExit(
+            f"no page has the part {name}: add {begin.strip()} and {end} to one of the pages"
+        )
     for page in found:
         before, rest = page.read_text().split(begin, 1)
         page.write_text(f"{before}{begin}{part}\n{end}{rest.split(end, 1)[1]}")

@@ -86,7 +86,7 @@ def need_peer(package: str, version: str) -> None:
     """
     if not is_installed(package, version):
         named = f"{package}=={version}"
-        raise PinnError(f"the peer {named} is not installed: run 'pip install --pre {named}'")
+        raise PinnError(f"the package {named} is not installed: run 'pip install --pre {named}'")
 
 
 def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
@@ -103,10 +103,10 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
         PinnError: If the model or the recipe is unknown.
     """
     if recipe not in RECIPES:
-        raise PinnError(f"unknown recipe {recipe!r}: known ones are {', '.join(RECIPES)}")
+        raise PinnError(f"the recipe {recipe!r} is unknown: use one of {', '.join(RECIPES)}")
     model, scheme = row["model"], row["precision"]
     if model not in _MODELS:
-        raise PinnError(f"no peer model for {model!r}: known ones are {', '.join(_MODELS)}")
+        raise PinnError(f"AIConfigurator has no model {model!r}: use one of {', '.join(_MODELS)}")
     is_dense = load_model(model).moe is None
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     arguments: dict[str, object] = {
@@ -178,7 +178,9 @@ def _database_version(system: str, engine: str) -> str:
 
     version = get_latest_database_version(system=system, backend=engine)
     if version is None:
-        raise PinnError(f"{PACKAGE} {VERSION} has no {engine} tables of {system}")
+        raise PinnError(
+            f"{PACKAGE} {VERSION} has no tables of {engine} on {system}: use another GPU or engine"
+        )
     return str(version)
 
 

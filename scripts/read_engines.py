@@ -39,7 +39,9 @@ def main(
 ) -> None:
     """Write data/engines from engines' releases, or print the defaults of one release."""
     if engine not in ("", *ENGINES) or (versions and not engine):
-        raise PinnError(f"--engine says whose release it is: one of {', '.join(ENGINES)}")
+        raise PinnError(
+            f"--engine must be one of {', '.join(ENGINES)} when releases are given, got {engine!r}"
+        )
     for name in [engine] if engine else ENGINES:
         module = ENGINES[name]
         sources = [

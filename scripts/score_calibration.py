@@ -105,7 +105,9 @@ def markdown(shown: pd.DataFrame) -> str:
 def main(part: str, trials: int = 200, page: Path | None = None) -> None:
     """Print the tables of one part or of all; ``trials`` counts simulated servers."""
     if part not in (*PARTS, "all"):
-        raise typer.BadParameter(f"part {part!r}: give one of {', '.join(PARTS)} or all")
+        raise typer.BadParameter(
+            f"the part {part!r} is unknown: give all or one of {', '.join(PARTS)}"
+        )
     for name in PARTS if part == "all" else [part]:
         score, shown = PARTS[name]
         table, figures = score(trials)

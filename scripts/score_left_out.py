@@ -19,7 +19,8 @@ if __name__ == "__main__":
     rows, of = read_silicon()[0], networks()
     missing = {measured_deployment(row).deployment.model.name for _, row in rows.iterrows()}
     if missing := missing - set(of.left_out):
-        raise SystemExit(f"error: no network without {', '.join(sorted(missing))}: train it again")
+        names = ", ".join(sorted(missing))
+        raise SystemExit(f"error: no network was trained without {names}: train the release again")
     scores = score_engines(rows, of)
     names = {"network_tpot_s": "tpot_s", "network_ttft_s": "ttft_s"}
     now = scores[["row_id", *names]].rename(columns=names)

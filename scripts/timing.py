@@ -39,7 +39,7 @@ def most_memory_bytes(command: Sequence[str]) -> int:
         most = max(most, resident_bytes(process.pid))
         threading.Event().wait(0.1)
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed with {process.returncode}")
+        raise SystemExit(f"'{' '.join(command)}' ended with exit status {process.returncode}")
     return most
 
 

@@ -29,7 +29,9 @@ def main(checkpoints: list[str], later: bool = False) -> None:
     asked = lines[pd.DataFrame(hits).any(axis=1)]
     if len(asked) < max(2, len(checkpoints)) or any(hit.sum() != 1 for hit in hits.values()):
         found = ", ".join(f"{hit.sum()} of {start}" for start, hit in hits.items())
-        raise typer.BadParameter(f"expected one checkpoint of each start, two or more, got {found}")
+        raise typer.BadParameter(
+            f"give exactly one checkpoint of each start, and at least two checkpoints, got {found}"
+        )
     table = training_noise(asked).rename("score").rename_axis("group").reset_index()
     if later:
         table = pd.concat([read_panel(beside / NOISE_FILE), table]).drop_duplicates("group")

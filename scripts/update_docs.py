@@ -74,7 +74,7 @@ def run(command: str, columns: int = WIDTH) -> str:
     env = {"PINN_CHECKPOINT": str(CHECKPOINTS / "pinn.safetensors"), "COLUMNS": str(columns)}
     result = CliRunner().invoke(app, shlex.split(command)[1:], env=env)
     if result.exit_code:
-        raise SystemExit(f"{command} failed: {result.output}")
+        raise SystemExit(f"the command '{command}' failed: {result.output}")
     return "\n".join(line.rstrip() for line in result.stdout.strip().splitlines())
 
 

@@ -49,12 +49,14 @@ def numbers_of(kind: str, path: Path, folder: Path) -> np.ndarray:
 
 #: What each kind of file says to do where it is refused.
 REMEDIES = {
-    "checkpoints": r"(has checkpoint format \d, this program reads \d: use .*, or train a new one|"
+    "checkpoints": r"(has the checkpoint format \d, but this version of pinn reads \d: use .*, or "
+    r"train a new checkpoint|"
     r"from this version \(in .*\): train a new checkpoint) with 'python train\.py'",
     "coefficients": r"differ in .*: write the file again with 'pinn coefficients --json' or 'pinn",
-    "kernels": r"has layout \d, expected \d: fit .* again with 'python scripts/fit_surrogates\.py'"
+    "kernels": r"has the layout \d, expected \d: fit .* again with "
+    r"'python scripts/fit_surrogates\.py'"
     r"|copy both files again",
-    "intervals": r"calibrate (the checkpoint again|this one)",
+    "intervals": r"fit the (checkpoint's intervals again|intervals of )",
 }
 
 
@@ -87,7 +89,8 @@ def test_intervals_of_other_layouts_are_refused(tmp_path: Path) -> None:
     assert {schemas[path] for path in before} >= {f"pinn intervals {i}" for i in (1, 2, 3)}
     for path in before:
         with pytest.raises(
-            PinnError, match="has another format version: calibrate the checkpoint again"
+            PinnError,
+            match="has the format of another version: fit the checkpoint's intervals again",
         ):
             numbers_of("intervals", path, tmp_path)
 

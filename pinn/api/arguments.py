@@ -143,7 +143,7 @@ def read_request(
         values.setdefault("model", started)
     for each in fields(request):  # type: ignore[arg-type]
         if each.default is MISSING and each.name not in values:
-            raise PinnError(f"{each.name} is missing: give it")
+            raise PinnError(f"{each.name} is missing: give a value for {each.name}")
     return request(**values), flags
 
 
@@ -167,12 +167,12 @@ def _by_name(
     for other, value in given.items():
         if other not in names:
             what = "flag" if declared else "argument"
-            raise PinnError(f"unknown {what} {other!r}: {_nearest(other, names)}")
+            raise PinnError(f"the {what} {other!r} is unknown: {_nearest(other, names)}")
         name = names[other]
         if value is not None and old.get(other) == name:
             old_names.note(other, name)
         if value is not None and name in found:
-            raise PinnError(f"{name} is given twice, also as {other!r}: leave one name out")
+            raise PinnError(f"{name} is given twice, also as {other!r}: omit one of the two names")
         if value is not None:
             off = name in declared and other in declared[name].reversed_names
             found[name] = not declared[name].read(value, other) if off else value
@@ -288,8 +288,8 @@ def launched(
         if asked and found.engine not in asked:
             named = ", ".join(map(str, asked))
             raise PinnError(
-                f"--serve starts {found.engine}, not --engine {named}: leave out --engine, or "
-                f"change the command"
+                f"--serve starts {found.engine}, but --engine is {named}: omit --engine, or "
+                f"change the launch command"
             )
     more = launch_line.read_arguments(found.engine, words, found.release or release)
     found.configuration |= more.configuration

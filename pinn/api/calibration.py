@@ -59,9 +59,9 @@ def calibrate(
     asked, flags = read_request(CalibrationRequest, given, *_SPECIFICATIONS, **own)
     if sum(map(bool, (asked.observations, asked.benchmarks, asked.steps))) != 1:
         raise PinnError(
-            "calibrate got no measurements: give --observations FOLDER of 'pinn "
-            "ingest', --benchmarks FILES, or --steps FOLDER of 'pinn measure' "
-            "(its subfolder 'serving' is read, too)"
+            "'pinn calibrate' needs exactly one kind of measurements: give --observations FOLDER "
+            "of 'pinn ingest', --benchmarks FILES, or --steps FOLDER of 'pinn measure' (the "
+            "folder's subfolder 'serving' is read, too)"
         )
     start = Start(asked.append, asked.base, asked.checkpoint, asked.force)
     if asked.observations is not None:
@@ -94,8 +94,8 @@ def _fit_traces(
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError(
-            "--observations cannot be combined with flags of the server, which the folder "
-            "states: give the flags to 'pinn ingest'"
+            "--observations cannot be combined with flags of the server, which 'pinn ingest' "
+            "recorded in the folder: ingest again with the right flags, or omit the flags"
         )
     traces = read_trace_tables(folder)
     deployment = traces.deployment()

@@ -70,7 +70,7 @@ def evaluate(**given: object) -> Evaluation:
         config = typed(composed)
         config.check()
     except PinnError as error:
-        raise PinnError(f"--set: {error}") from error
+        raise PinnError(f"the settings of --set are invalid: {error}") from error
     kept = Path(config.output_dir) / ".hydra" / "config.yaml"
     kept.parent.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(composed, kept)
@@ -97,8 +97,8 @@ def evaluate_decisions(path: str | Path | None = None, **given: object) -> Score
     decided = decide(read_predictions(place), read_silicon()[0])
     if decided.empty:
         raise PinnError(
-            "the file has no predictions of held-out measured deployments, so there are no "
-            "decisions to score: give predictions.csv of an evaluation"
+            "the file has no predictions of held-out measured deployments, so no decisions can "
+            "be evaluated: give the file predictions.csv of an evaluation"
         )
     return ScoreTable(decided, printed(print_decisions, decision_table(decided)))
 

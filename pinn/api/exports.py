@@ -92,7 +92,7 @@ def export_blis(
     if how.target == "kernel":
         if how.workloads:
             raise PinnError(
-                "--workload applies only to --target folder: leave out --workload, since a "
+                "--workload applies only to --target folder: omit --workload, since a "
                 "coefficient set has no load"
             )
         configured, lines = _configured(configurations, how, ENGINE_VERSION)
@@ -209,5 +209,8 @@ def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None
     if configurations is not None:
         return configuration_rows(configurations)
     if not files:
-        raise PinnError("nothing to export: give --configs, or files with --coefficients")
+        raise PinnError(
+            "no configuration to export is given: give --configs, or coefficient files with "
+            "--coefficients"
+        )
     return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in files]

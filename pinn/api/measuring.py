@@ -123,7 +123,10 @@ def _run(command: list[str]) -> int:
     try:
         program = subprocess.Popen(command)
     except OSError as error:
-        raise PinnError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+        raise PinnError(
+            f"{command[0]} cannot be run ({error.strerror or error}): give the path of a Python "
+            "interpreter with vLLM"
+        ) from error
     with on_signals(lambda number, _: program.send_signal(number)):
         return program.wait()
 
@@ -166,21 +169,20 @@ def _check(flags: Mapping[str, Any]) -> None:
     asked = serving.ServingSpec(**{k: v for k, v in flags.items() if k != "precision"})
     if asked.engine != serving.VLLM:
         raise PinnError(
-            f"--engine {asked.engine}: only steps of vLLM can be measured, "
-            f"because the scheduler of {asked.engine} runs in a process of its "
-            "own: benchmark the server, and give the result files to 'pinn "
-            "calibrate --benchmarks'"
+            f"steps of {asked.engine} cannot be measured, because its scheduler runs in a process "
+            "of its own: benchmark the server, and give the result files to 'pinn calibrate "
+            "--benchmarks'"
         )
     oldest = ".".join(map(str, OLDEST))
     if asked.engine_version and release(asked.engine_version) < OLDEST:
         raise PinnError(
-            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and later: leave out "
+            f"vLLM {asked.engine_version} cannot be measured, only {oldest} and later: omit "
             f"--engine-version to measure the installed release"
         )
     if asked.data_parallel_size > 1 or asked.speculative_config != speculation.NONE:
         raise PinnError(
             "steps with several data-parallel ranks or with speculative decoding "
-            "cannot be measured: leave out --data-parallel-size and --speculative-config"
+            "cannot be measured: omit --data-parallel-size and --speculative-config"
         )
 
 
@@ -193,9 +195,8 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
     precision = flags.get("precision")
     if precision not in (None, *ON_THE_FLY, *quantization_words("flag_methods")):
         raise PinnError(
-            f"--quantization {precision}: vLLM quantizes weights at start-up to "
-            f"{', '.join(ON_THE_FLY)} only: give the path of a config.json of "
-            "weights in that format"
+            f"--quantization is {precision}, but at start-up vLLM quantizes weights only to "
+            f"{', '.join(ON_THE_FLY)}: give the path of a config.json of weights in {precision}"
         )
     return vllm_words(dict(flags))
 
@@ -231,7 +232,7 @@ def _design(
         return []
     if not fit.fits:
         if not wanted.force:
-            raise PinnError(f"{fit.reason} (--force measures anyway)")
+            raise PinnError(f"{fit.reason}, or measure anyway with --force")
         notes.append(f"batches are measured in a default order: {fit.reason}")
         return []
     notes += start.notes

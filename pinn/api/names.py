@@ -147,7 +147,7 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
 
 
 def _nothing(command: str, contains: str, others: str) -> PinnError:
-    all_of_them = f"'pinn {command}' lists all names; {others}"
+    all_of_them = f"see all names with 'pinn {command}', or {others}"
     return PinnError(f"no known name contains {contains!r:.80}: {all_of_them}")
 
 

@@ -218,7 +218,7 @@ def _texts(batch: object) -> list[str]:
     listed = [batch] if isinstance(batch, str) else batch
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
         example = "such as '32 decode @ 700'"
-        raise PinnError(f"batch must be a text or a list of texts, got {batch!r:.60}: {example}")
+        raise PinnError(f"batch must be a text or a list of texts, {example}, got {batch!r:.60}")
     return list(listed)
 
 

@@ -148,7 +148,7 @@ def results(path: str | Path | None = None, **given: object) -> Results:
     chosen = table[table["metric"] == asked.metric]
     if chosen.empty:
         known = ", ".join(sorted(table["metric"].unique()))
-        raise PinnError(f"no results for --metric {asked.metric}: give one of {known}")
+        raise PinnError(f"the metric {asked.metric} has no results: give --metric, one of {known}")
     return Results(chosen)
 
 
@@ -202,7 +202,8 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
     table = read_frame(place, f"run 'pinn kernels score --out {place}'")
     if tuple(table.columns) != TABLE_COLUMNS:
         raise PinnError(
-            f"{place} is not a table of kernel errors: it needs {', '.join(TABLE_COLUMNS)}"
+            f"{place} is not a table of kernel errors, which has the columns "
+            f"{', '.join(TABLE_COLUMNS)}: give a file of 'pinn kernels score'"
         )
     caption = "Absolute percentage error, median / mean, by what was held out of the fit:"
     return ScoreTable(table, f"{caption}\n\n{operator_grid(table).markdown()}")

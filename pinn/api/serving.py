@@ -34,7 +34,9 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         from pinn.api.service import app, listening
         from pinn.api.service.answers import Limits
     except ModuleNotFoundError as error:
-        raise PinnError(f"serve needs {error.name}: run 'pip install {_PACKAGES}'") from error
+        raise PinnError(
+            f"'pinn serve' needs the package {error.name}: run 'pip install {_PACKAGES}'"
+        ) from error
     checkpoint = find_checkpoint(asked.checkpoint)
     if asked.checkpoint is not None:
         os.environ[CHECKPOINT_VARIABLE] = str(checkpoint.resolve())  # read by worker processes

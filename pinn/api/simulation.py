@@ -154,11 +154,11 @@ def swept_rates(
     """
     if asked.sensitivity is not None:
         raise PinnError(
-            "--sensitivity applies to a single rate: give one --rate, or leave out --sensitivity"
+            "--sensitivity applies to a single rate: give one --rate, or omit --sensitivity"
         )
     rates = read_rates(asked.rate)
     if not rates:
-        raise PinnError("the rates of a sweep are missing: give rates, such as 1,2,4,8")
+        raise PinnError("rate is missing: give the rates of the sweep, such as 1,2,4,8")
     return swept(rates, lambda one: served(asked, servers, flags, one))
 
 
@@ -201,7 +201,7 @@ def read_rates(text: str | None) -> list[float]:
         found = []
     if not found:
         fault = f"--rate must be requests/s such as 8, or 1,2,4,8, got {text!r:.60}"
-        raise PinnError(f"{fault}: give rates, or leave out --rate")
+        raise PinnError(f"{fault}: give rates, or omit --rate")
     return found
 
 
@@ -338,9 +338,9 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
-    "sensitivity": "the coefficients of both types of workers would change: leave out "
-    "--sensitivity",
-    "memory_log": "the log applies to a single server: leave out --memory-log",
+    "sensitivity": "omit --sensitivity, since the coefficients of both types of workers would "
+    "change",
+    "memory_log": "omit --memory-log, since the log applies to a single server",
 }
 
 
@@ -380,11 +380,12 @@ def simulated_pools(
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     for name, remedy in _OF_ONE_ENGINE.items():
         if flags.get(name) is not None or getattr(asked, name, None) is not None:
-            raise PinnError(f"--{name.replace('_', '-')} with --prefill and --decode: {remedy}")
+            option = f"--{name.replace('_', '-')}"
+            raise PinnError(f"{option} cannot be combined with --prefill and --decode: {remedy}")
     if apart.fleet is not None:
         raise PinnError(
-            "--fleet cannot be combined with --prefill and --decode: leave out --fleet, or the "
-            "other two"
+            "--fleet cannot be combined with --prefill and --decode: omit --fleet, or both other "
+            "options"
         )
     of_prefill, of_decode = apart.prefill, apart.decode
     if of_prefill is None or of_decode is None:
@@ -434,7 +435,7 @@ def simulate_fleet(
         raise PinnError("fleet is missing: give a YAML file, or a mapping such as {'kinds': [...]}")
     if not isinstance(fleet, Mapping | str | PathLike):
         example = "such as {'kinds': [{'gpu': 'H100'}]}"
-        raise PinnError(f"fleet must be a path or a mapping, got {fleet!r:.60}: {example}")
+        raise PinnError(f"fleet must be a path or a mapping, {example}, got {fleet!r:.60}")
     spec = fleet_of(fleet, "fleet") if isinstance(fleet, Mapping) else read_fleet(given_path(fleet))
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
@@ -452,17 +453,15 @@ def simulated_fleet(
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     if asked.sensitivity is not None:
         raise PinnError(
-            "--sensitivity applies to a single deployment: leave out --sensitivity or --fleet"
+            "--sensitivity applies to a single deployment: omit --sensitivity or --fleet"
         )
     if asked.memory_log is not None:
-        raise PinnError(
-            "--memory-log applies to a single server: leave out --memory-log or --fleet"
-        )
+        raise PinnError("--memory-log applies to a single server: omit --memory-log or --fleet")
     jobs = [_kind_job(asked, kind, load, flags, rate_per_s) for kind in spec.kinds]
     models = list(dict.fromkeys(job.deployment.model.name for job in jobs))
     if len(models) > 1:
         raise PinnError(
-            f"kinds of servers have different models ({' and '.join(models)}): "
+            f"the kinds of servers have different models ({' and '.join(models)}): "
             "give all kinds behind one router the same model"
         )
     kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
@@ -505,7 +504,7 @@ def _requests_table(workload: object) -> pd.DataFrame:
         example = 'such as {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8}'
         kinds = "a path, a mapping or a list of requests"
         raise PinnError(
-            f"workload must be {kinds}, got {workload!r:.60}: give a workload, {example}"
+            f"workload must be {kinds}, got {workload!r:.60}: give a path or requests, {example}"
         )
     return pd.DataFrame(listed)
 

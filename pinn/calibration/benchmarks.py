@@ -98,8 +98,8 @@ def fitted_figures(run: BenchmarkRun) -> list[str]:
             found += [name for name in others if name in run.figures][:1]
     if not found:
         raise PinnError(
-            f"{run.name} has only the metrics {list(run.figures)}, expected a latency "
-            "or a throughput that depends on step times"
+            f"{run.name} has only the metrics {', '.join(run.figures)}, expected a latency "
+            "or a throughput that depends on step times: give a file with such a metric"
         )
     return found
 

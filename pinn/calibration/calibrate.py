@@ -133,7 +133,7 @@ def _check_target(traces: TraceTables) -> None:
     check = traces.manifest.get("targets", {}).get("step_s")
     if check and not check["is_target"]:
         raise PinnError(
-            f"beta cannot be fitted to the column {check['column']}: {check['explanation']}"
+            f"step times cannot be fitted to the column {check['column']}: {check['explanation']}"
         )
 
 
@@ -167,7 +167,10 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
         PinnError: If the type is unknown or has no intervals.
     """
     if kind not in KINDS:
-        raise PinnError(f"unknown type of intervals {kind!r}: use one of {', '.join(KINDS)}")
+        raise PinnError(
+            f"the type of intervals {kind!r} is unknown: give --intervals, one of "
+            f"{', '.join(KINDS)}"
+        )
     first = intervals.of_part(CALIBRATION)
     masks = {"windows": first.is_window, "singles": first.is_single}
     found = first.take(masks.get(kind, first.is_window | first.is_single))

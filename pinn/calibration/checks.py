@@ -57,7 +57,7 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
     if findings and not force:
         text = f"the measurements do not match the flags: {'; '.join(findings)}"
         end = "" if text.endswith("?") else "."
-        raise PinnError(f"{text}{end} If the flags are right, use --force")
+        raise PinnError(f"{text}{end} If the flags are right, calibrate anyway with --force")
     return findings
 
 

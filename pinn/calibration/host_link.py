@@ -86,8 +86,8 @@ def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
     slope, error = fitted[-1] / scale[-1], errors[-1] / scale[-1]
     if not slope > 0:
         raise PinnError(
-            "longer transfers do not carry more bytes, so the bandwidth of the "
-            "link cannot be fitted: give the KV events of a busier server"
+            "the bandwidth of the link cannot be fitted, because longer transfers do not carry "
+            "more bytes: give the KV events of a busier server"
         )
     latency, wide = (fitted[0] / scale[0], errors[0] / scale[0]) if known else (0.0, 0.0)
     reach = float(stats.t.ppf((1 + _LEVEL) / 2, max(len(size) - len(fitted), 1)))

@@ -127,7 +127,7 @@ class AskedLoad:
         parts = text.lower().split("x")
         if len(parts) != 3 or not all(p.isdecimal() and 0 < int(p) < 10**7 for p in parts):
             remedy = "write CLIENTSxPROMPT_TOKENSxOUTPUT_TOKENS, such as 32x1000x200"
-            raise PinnError(f"cannot read the load {text!r:.60}: {remedy}")
+            raise PinnError(f"the load {text!r:.60} cannot be read: {remedy}")
         return AskedLoad(*map(int, parts))
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:

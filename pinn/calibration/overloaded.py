@@ -46,6 +46,6 @@ def check_some_left(runs: Sequence[BenchmarkRun], force: bool = False) -> None:
     if not force and all(run.overload for run in runs):
         reasons = "; ".join(overload_reasons(runs))
         raise PinnError(
-            f"every run is of an overloaded server ({reasons}), so nothing is left to fit: measure "
-            "a lighter load, or include these runs with --force"
+            f"the server was overloaded in every run ({reasons}), so no run is left to fit: "
+            "measure a lighter load, or include these runs with --force"
         )

@@ -246,7 +246,7 @@ class Start:
         self, append: Path | None, base: Path | None, checkpoint: Path | None, force: bool = False
     ) -> None:
         if append is not None and base is not None:
-            raise PinnError("got both --append and --base, expected only one: give one file")
+            raise PinnError("--append and --base are both given, expected only one: omit one")
         self.append, self.base, self.checkpoint, self.force = append, base, checkpoint, force
         self.notes: list[str] = []
         self.left_out = 0

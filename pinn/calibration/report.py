@@ -368,7 +368,7 @@ def _few(found: AnyCalibration) -> str:
     """Return the reason why no data was held out, with a remedy."""
     if isinstance(found, calibrated.StepCalibration):
         return (
-            f"got {len(found.steps)} batches, too few to hold some out for evaluation: "
+            f"{len(found.steps)} batches are too few to hold some out for evaluation: "
             "measure longer"
         )
-    return "got a single load or time window, so none can be held out: measure a second load"
+    return "the only load or time window cannot be held out: measure a second load"

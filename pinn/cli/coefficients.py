@@ -80,23 +80,24 @@ def coefficients(
 
         if many.out is not None or many.skip_invalid:
             raise PinnError(
-                "--out and --skip-invalid need --configs or --grid: give one of these, or use "
-                "--json"
+                "--out and --skip-invalid apply to several configurations: give --configs or "
+                "--grid, or use --json"
             )
         found = predict(**(vars(asked) | flags))
         if json_path is not None:  # slow, so not done for the printed output
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:
-        raise PinnError(
-            "--coefficients applies to one configuration: leave out --configs and --grid"
-        )
+        raise PinnError("--coefficients applies to one configuration: omit --configs and --grid")
     elif kind := asked_kind(asked):
         option = OPTIONS[kind][0]
         fault = f"{option} applies to one configuration"
-        raise PinnError(f"{fault}: leave out {option}, or --configs and --grid")
+        raise PinnError(f"{fault}: omit {option}, or --configs and --grid")
     elif many.out is None:
-        raise PinnError("--configs and --grid need --out PATH, a .csv, .json or .parquet file")
+        raise PinnError(
+            "--configs or --grid is given without --out: give --out with a name that ends in .csv, "
+            ".json or .parquet"
+        )
     elif json_path is not None:
         raise PinnError(
             "--json applies to one configuration: use --out with a name ending in .json"

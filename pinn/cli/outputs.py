@@ -46,12 +46,16 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
         if option not in OUTPUTS or (option == "--json" and is_standard_output(path)):
             continue
         if is_standard_output(path):
-            raise PinnError(f"{option} -: only --json can write to standard output: give a file")
+            raise PinnError(
+                f"{option} is -, but only --json can write to standard output: give a file"
+            )
         if path.is_dir() and option != "--out":  # some commands write a folder to --out
-            raise PinnError(f"{option} {path} is a folder: give a file")
+            raise PinnError(f"{option} {path} is a folder, expected a file: give a file name")
         if not path.parent.is_dir():
-            fault = f"the folder {path.parent} does not exist"
-            raise PinnError(f"{option} {path}: {fault}: create the folder, or correct the path")
+            raise PinnError(
+                f"{option} {path} cannot be written, as the folder {path.parent} does not exist: "
+                "create the folder, or correct the path"
+            )
         for other, source in places:
             if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
                 fault = f"{option} {path} would overwrite the file of {other}"
@@ -77,7 +81,7 @@ def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
     is_device = path.exists() and not path.is_file() and not path.is_dir()
     if path.suffix.lower() not in suffixes and not is_device:
         known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        raise PinnError(f"{what} {path}: unknown format: give a name that ends in {known}")
+        raise PinnError(f"{what} {path} has an unknown format: give a name that ends in {known}")
 
 
 def _paths(value: object) -> Iterator[Path]:

@@ -70,9 +70,7 @@ def simulate(
 
     asked = _with_all_limits(asked, more or [])
     if timeline is not None and servers != ServersRequest(fleet=servers.fleet):
-        raise PinnError(
-            "--timeline plots one engine: leave out --timeline, or --prefill and --decode"
-        )
+        raise PinnError("--timeline plots one engine: omit --timeline, or --prefill and --decode")
     rates = simulation.read_rates(asked.rate)
     if len(rates) > 1 or plot is not None:
         _refuse_of_one_run(rates, requests=requests, timeline=timeline)
@@ -96,7 +94,8 @@ def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationReq
     for word in more:
         if asked.slo is None or ":" not in word:
             raise PinnError(
-                f"unexpected argument {word!r}: options begin with --, see 'pinn simulate --help'"
+                f"the argument {word!r} is unknown: write options with --, as 'pinn simulate "
+                "--help' lists them"
             )
     return replace(asked, slo=" ".join([asked.slo, *more])) if asked.slo else asked
 
@@ -104,9 +103,9 @@ def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationReq
 def _refuse_of_one_run(rates: list[float], **given: object) -> None:
     """Raise an error for options that apply to a single run, if several rates are given."""
     if len(rates) < 2:
-        raise PinnError("--plot needs several rates: give, for example, --rate 1,2,4,8")
+        raise PinnError(
+            "--plot needs several rates, got at most one: give, for example, --rate 1,2,4,8"
+        )
     for name, value in given.items():
         if value is not None:
-            raise PinnError(
-                f"--{name} applies to a single rate: give one --rate, or leave out --{name}"
-            )
+            raise PinnError(f"--{name} applies to a single rate: give one --rate, or omit --{name}")

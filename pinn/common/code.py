@@ -60,8 +60,8 @@ def _digest(roots: frozenset[str]) -> str:
     for name in roots:
         if _source_file(name) is None:
             raise PinnError(
-                f"the code of {name!r} is unknown, because it is defined in no source file: define "
-                f"it in a module"
+                f"the code of {name!r} is unknown, because no source file defines {name!r}: move "
+                "the definition into a module"
             )
     sources = _closure(roots)
     data = {name for text in sources.values() for name in _DATA.findall(text)}

@@ -98,12 +98,10 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
     >>> check_size(10**400, MOST_LAYERS, "layers", "check the file")
     Traceback (most recent call last):
-    pinn.errors.TooLargeError: layers: got 10^400, at most 1,000 are accepted: check the file
+    pinn.errors.TooLargeError: layers must be at most 1,000, got 10^400: check the file
     """
     if not value <= most:
-        raise TooLargeError(
-            f"{what}: got {written(value)}, at most {most:,} are accepted: {remedy}"
-        )
+        raise TooLargeError(f"{what} must be at most {most:,.15g}, got {written(value)}: {remedy}")
 
 
 def written(value: object) -> str:
@@ -128,13 +126,13 @@ def comma_separated(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def misfit(where: str, rule: str, value: object) -> PinnError:
+def misfit(rule: str, value: object) -> PinnError:
     """Return an error that states a rule and the value that breaks it.
 
-    >>> print(misfit("load.yaml: requests", "be a number", "many"))
+    >>> print(misfit("load.yaml: requests must be a number", "many"))
     load.yaml: requests must be a number, got 'many'
     """
-    return PinnError(f"{where} must {rule}, got {written(value)}")
+    return PinnError(f"{rule}, got {written(value)}")
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
@@ -164,7 +162,8 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
     try:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
-        check_size(len(content), most_bytes, f"{path}: bytes", "give a smaller file")
+        what = f"the size of {path} in bytes"
+        check_size(len(content), most_bytes, what, "give a smaller file")
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -308,7 +307,8 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
         for node in level:
             inside += _children(node, where)
             size = total + len(inside)
-            check_size(size, MOST_YAML_VALUES, f"{where}: values", "split it, or use CSV")
+            what = f"the number of values in {where}"
+            check_size(size, MOST_YAML_VALUES, what, "split the file, or use CSV")
         level, total = inside, size
 
 
@@ -342,9 +342,8 @@ class CsvTable:
         text = read_text(path, MOST_CSV_BYTES, "CSV")
         self._rows = csv.reader(io.StringIO(text, newline=""))
         self.names = tuple(name.strip() for name in next(self._lines(), ()))
-        check_size(
-            len(self.names), MOST_COLUMNS, f"{path}: columns", "remove columns that are not needed"
-        )
+        what = f"the number of columns in {path}"
+        check_size(len(self.names), MOST_COLUMNS, what, "remove unneeded columns")
         twice = [name for name in self.names if name and self.names.count(name) > 1]
         if twice:
             raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: remove one of the two")
@@ -359,7 +358,8 @@ class CsvTable:
             if not cells:
                 continue
             if len(cells) != len(self.names):
-                fault = f"{len(cells)} values for {len(self.names)} columns"
+                fault = f"the row has {len(cells)} values, expected one for each of "
+                fault += f"{len(self.names)} columns"
                 raise PinnError(f"{self._place}: {fault}: correct the row")
             yield self._rows.line_num, cells
 
@@ -367,7 +367,7 @@ class CsvTable:
         try:
             yield from self._rows
         except csv.Error as error:
-            raise PinnError(f"{self._place}: malformed CSV ({error}): correct it") from error
+            raise PinnError(f"{self._place}: malformed CSV ({error}): correct the row") from error
 
     @property
     def _place(self) -> str:
@@ -380,7 +380,7 @@ _SCHEMA_KINDS = {
     "integer": "a whole number", "number": "a number", "string": "text", "list": "a list",
     "tuple": "a list", "boolean": "true or false", "dictionary": "a mapping",
 }  # fmt: skip
-_KEY_FAULTS = {"missing": "it is missing", "extra_forbidden": "no such key is known"}
+_KEY_FAULTS = {"missing": "this key is missing", "extra_forbidden": "this key is unknown"}
 _SAID = re.compile(r"Input should be (?:a valid (?P<kind>\w+)|(?P<other>.*))")
 
 

@@ -80,7 +80,8 @@ def given_path(text: str | Path) -> Path:
         path.exists()
     except (OSError, RuntimeError, ValueError) as error:  # ValueError: the path has a null byte
         reason = getattr(error, "strerror", None) or error
-        raise PinnError(f"{str(text)!r:.80}: {reason}: give a known name or a path") from error
+        fault = f"{str(text)!r:.80} cannot be read as a path ({reason})"
+        raise PinnError(f"{fault}: give a known name or the path of a file") from error
     return path
 
 
@@ -226,7 +227,7 @@ def _json_ready(value: object) -> dict[str, object]:
         return dict(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: getattr(value, each.name) for each in fields(value)}
-    raise TypeError(f"a {type(value).__name__} is not JSON-ready")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 
 #: Function that returns a value as JSON text with sorted keys, so that equal values have equal
@@ -256,7 +257,8 @@ def contents_digest(path: Path) -> str:
     try:
         return file_sha256(path)
     except OSError as error:
-        raise PinnError(f"{path}: cannot be read ({error.strerror}): give a file") from error
+        why = error.strerror
+        raise PinnError(f"{path}: cannot be read ({why}): give a readable file") from error
 
 
 @dataclass(frozen=True)
@@ -289,12 +291,14 @@ class ReadReport:
 
     def __post_init__(self) -> None:
         if min(self.read, self.accepted, *self.refused.values(), 0) < 0:
-            raise PinnError(f"{self.source}: a row count is negative: {self.to_json()}")
+            counts = f"a number of rows in the read report is negative ({self.to_json()})"
+            raise PinnError(f"{self.source}: {counts}: please report this fault of the reader")
         if self.accepted + sum(self.refused.values()) != self.read:
             counts = f"{self.accepted} accepted and {sum(self.refused.values())} refused"
             fault = f"{self.read} rows were read, but {counts}"
             raise PinnError(
-                f"{self.source}: {fault}: the reader lost or duplicated rows: please report it"
+                f"{self.source}: {fault}, so the reader lost or duplicated rows: please report "
+                "this fault of the reader"
             )
 
     @property
@@ -339,7 +343,8 @@ class ReadReport:
         try:
             return ReadReport(**values)
         except TypeError as error:
-            raise PinnError(f"not a read report: {error}") from error
+            fault = f"the keys are not those of a read report ({error})"
+            raise PinnError(f"{fault}: ingest the files again") from error
 
 
 def _located(places: Sequence[str], count: int) -> str:

@@ -116,8 +116,8 @@ class _Reader:
             found = _sha256({name: self.read(getattr(value, name)) for name in compared})
         else:
             raise PinnError(
-                f"a value of type {type(value).__name__} cannot be part of a key: pass a "
-                "dataclass, or numbers and texts, or give the type a method 'digest'"
+                f"a value of type {type(value).__name__} cannot be part of a cache key: pass a "
+                "dataclass, numbers or texts, or define a method 'digest' of the type"
             )
         self._known[id(value)] = f"{self._name(type(value))} {found}"
         return self._known[id(value)]
@@ -125,7 +125,7 @@ class _Reader:
     def _name(self, value: FunctionType | type) -> str:
         if "<" in value.__qualname__:
             raise PinnError(
-                f"{value!r} cannot be part of a key: give a function or class that a module defines"
+                f"{value!r} cannot be part of a cache key: give a function or class of a module"
             )
         module = module_of(value)
         if module.partition(".")[0] == __name__.partition(".")[0]:

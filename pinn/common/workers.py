@@ -52,7 +52,7 @@ class Workers:
             known = ", ".join(BACKENDS)
             raise PinnError(f"unknown backend {self.backend!r}: give one of {known}")
         if self.count < 1:
-            raise PinnError(f"workers must be at least 1, got {self.count}")
+            raise PinnError(f"the number of workers must be at least 1, got {self.count}")
 
     @contextmanager
     def kept(self, *modules: str) -> Iterator[Workers]:
@@ -269,8 +269,11 @@ def _in_folder(
 ) -> Result:
     """Run one task in a folder; without this, it would run in the folder where Ray was started."""
     if not folder.is_dir():
-        fault = f"machine {os.uname().nodename} has no folder {folder}, in which pinn was started"
-        raise PinnError(f"Ray's {fault}: share the folder between the machines under the same path")
+        machine = os.uname().nodename
+        raise PinnError(
+            f"Ray's machine {machine} has no folder {folder}, in which pinn was started: share the "
+            "folder between the machines under the same path"
+        )
     os.chdir(folder)
     return _one(uses_torch, work, task)
 

@@ -72,10 +72,13 @@ def canonical(
                 continue
         if name not in KEYS:
             own = "" if spelled is None else "; name a column of your own 'id' or '..._id'"
-            raise PinnError(f"{where}unknown configuration key {key!r}: use {', '.join(KEYS)}{own}")
+            known = ", ".join(KEYS)
+            raise PinnError(f"{where}the configuration key {key!r} is unknown: use {known}{own}")
         if value is not None and value != "":
             if name in found:
-                raise PinnError(f"{where}{name} is given twice, also as {key!r}: omit one of them")
+                raise PinnError(
+                    f"{where}{name} is given twice, the second time as {key!r}: omit one of the two"
+                )
             read = _cell(name, value) if isinstance(value, str) else None
             if read is None:
                 read = _read(name, value, where)
@@ -104,7 +107,8 @@ def _cell(name: str, text: str) -> FlagValue:
 
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise PinnError(f"{where} must be text, got {documents.written(value)}: put it in quotes")
+        got = documents.written(value)
+        raise PinnError(f"{where} must be text, got {got}: put the value in quotes")
     return value.strip()
 
 
@@ -137,7 +141,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     """
     for name in ("model", "gpu"):
         if name not in configuration:
-            raise PinnError(f"no {name} given: add --{name} or a column {name!r}")
+            raise PinnError(f"{name} is missing: add --{name} or a column {name!r}")
     precision = configuration.get("precision")
     model = _model(str(configuration["model"]), None if precision is None else str(precision))
     gpu = _gpu(str(configuration["gpu"]))
@@ -231,7 +235,9 @@ def expand_grid(
     }  # fmt: skip
     empty = [key for key, values in listed.items() if not values]
     if empty:
-        raise PinnError(f"{where}no values for {', '.join(empty)}: give at least one per key")
+        raise PinnError(
+            f"{where}the keys {', '.join(empty)} have no values: give at least one value per key"
+        )
     check_configurations(math.prod(map(len, listed.values())), where)
     combined = (zip(listed, each, strict=True) for each in itertools.product(*listed.values()))
     found = [canonical(dict(named), where) for named in combined]
@@ -246,7 +252,12 @@ def check_configurations(count: int, where: str = "") -> None:
     Raises:
         PinnError: If ``count`` exceeds ``MOST_CONFIGURATIONS``.
     """
-    documents.check_size(count, documents.MOST_CONFIGURATIONS, f"{where}configurations", "split it")
+    documents.check_size(
+        count,
+        documents.MOST_CONFIGURATIONS,
+        f"{where}the number of configurations",
+        "split the list",
+    )
 
 
 def parse_grid(text: str, spelled: dict[str, str] | None = None) -> list[Values]:
@@ -265,9 +276,9 @@ def parse_grid(text: str, spelled: dict[str, str] | None = None) -> list[Values]
         key, equals, values = part.partition("=")
         if not equals or not values or key in axes:
             raise PinnError(
-                f"cannot read grid part {part!r}: write key=value,value once per key, such as "
-                "'gpu=H100,A100 tensor_parallel_size=1,2'; values with spaces or commas need a "
-                "YAML file"
+                f"the part {part!r} of the grid cannot be read: write key=value,value once per "
+                "key, such as 'gpu=H100,A100 tensor_parallel_size=1,2'. Values with spaces or "
+                "commas need a YAML file"
             )
         axes[key] = values.split(",")
     return expand_grid(axes, spelled=spelled)
@@ -321,7 +332,8 @@ def read_configurations(path: Path, spelled: dict[str, str] | None = None) -> li
             the wrong type; the message names the file and the row.
     """
     if path.suffix.lower() not in SUFFIXES:
-        raise PinnError(f"{path}: unknown format: give a name that ends in {', '.join(SUFFIXES)}")
+        known = ", ".join(SUFFIXES)
+        raise PinnError(f"the format of {path} is unknown: give a name that ends in {known}")
     read = _from_csv if path.suffix.lower() == ".csv" else _from_tree
     found = read(path, spelled)
     if not found:
@@ -351,7 +363,9 @@ def _from_tree(path: Path, spelled: dict[str, str] | None) -> list[Values]:
     if isinstance(tree, dict):
         return expand_grid(_named(tree, where), where, spelled)
     if tree is not None and not isinstance(tree, list):
-        raise PinnError(f"{where}expected a list of configurations or a grid, got {tree!r:.60}")
+        raise PinnError(
+            f"{where}the file must have a list of configurations or a grid, got {tree!r:.60}"
+        )
     check_configurations(len(tree or ()), where)
     found: list[Values] = []
     for number, entry in enumerate(tree or (), 1):
@@ -399,7 +413,7 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
     found = _WORKERS.fullmatch(words[0]) if words else None
     workers = int(found[1]) if found else 1
     if not words or workers == 0:
-        raise PinnError(f"{option} {text!r} has no servers: {_LAYOUT}")
+        raise PinnError(f"{option} is {text!r}, which has no servers: {_LAYOUT}")
     flags: Values = {}
     for word in words[1:] if found else words:
         name, equals, value = word.partition("=")
@@ -407,14 +421,14 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
         flag = FLAGS.get(name.replace("-", "_"))
         switch = flag is not None and flag.kind == "bool"
         if not name or (equals and not value) or not (equals or switch):
-            raise PinnError(f"{option} {text!r}: cannot read {word!r}: {_LAYOUT}")
+            raise PinnError(f"{option} {text!r} has the unknown word {word!r}: {_LAYOUT}")
         if name == "model":
             raise PinnError(
-                f"{option} {text!r}: prefill and decode workers cannot have different models: "
-                "give the model with --model"
+                f"{option} {text!r} names a model, but prefill and decode workers serve the same "
+                "model: give the model with --model"
             )
         if name in flags:
-            raise PinnError(f"{option} {text!r}: {word!r} is given twice: omit one of them")
+            raise PinnError(f"{option} {text!r} has {name} twice: omit one of the two")
         flags[name] = value if equals else True
     return workers, canonical(flags, f"{option}: ")
 

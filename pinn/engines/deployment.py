@@ -145,8 +145,10 @@ _CHECKPOINT_TOKENS = {"gated_delta": 64}
 #: (deepseek_v4/nvidia/flashmla.py: get_supported_kernel_block_sizes).
 COMPRESSED_BLOCK = 256
 
-_NOT_MODELLED = "prefixes of states, which vLLM finds at the ends of blocks, are not modelled: "
-_OTHERS = "prefixes of states are not modelled"
+_NOT_MODELLED = (
+    "prefix caching of recurrent states, which vLLM caches at block ends, is not modelled: "
+)
+_OTHERS = "prefix caching of recurrent states is not modelled"
 
 
 def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
@@ -320,7 +322,7 @@ class Deployment:
             # Source: vllm/config/model.py: _verify_with_expert_parallelism.
             raise PinnError(
                 "--enable-expert-parallel needs a model with experts, but "
-                f"{self.model.name} has none: omit the flag, which vLLM refuses, too"
+                f"{self.model.name} has no experts: omit the flag, which vLLM refuses, too"
             )
         replicas, most = self.serving.data_parallel_size, documents.MOST_REPLICAS
         remedy = "predict a single replica with its share of the load"
@@ -330,20 +332,22 @@ class Deployment:
         if mxfp8 and not 10 <= capability < 11:
             # Source: vllm/model_executor/layers/quantization/mxfp4.py: get_mxfp4_backend.
             raise PinnError(
-                f"{self.gpu.name} has compute capability {capability}, kernels "
+                f"{self.gpu.name} has compute capability {capability}, but kernels "
                 "for mxfp4_mxfp8 need 10.x: serve the model as mxfp4, as vLLM "
                 "does on this GPU in any case"
             )
         stages, layers = self.serving.pipeline_parallel_size, self.model.layers
         if stages > layers:
-            fault = f"{stages} exceeds the {layers} layers of {self.model.name}"
-            raise PinnError(f"--pipeline-parallel-size {fault}")
+            raise PinnError(
+                f"--pipeline-parallel-size must be at most the {layers} layers of "
+                f"{self.model.name}, got {stages}"
+            )
         fewest = min((g.attention.heads for g in self.model.layer_groups if g.attention), default=0)
         tp = self.recipe.tensor_parallel_size
         if 0 < fewest < tp:
             raise PinnError(
-                f"{tp} GPUs for tensor parallelism exceed the {fewest} attention heads of "
-                f"{self.model.name}; no head is split: use fewer GPUs"
+                f"--tensor-parallel-size must be at most the {fewest} attention heads of "
+                f"{self.model.name}, which cannot be split, got {tp}: use fewer GPUs"
             )
         found = None if self.force else refusal_of(self)
         if found is not None:

@@ -53,8 +53,9 @@ def named_kernels(name: str) -> str:
     found = kernel_names().get(name.lower())
     if found is None:
         known = ", ".join(sorted(kernel_names()))
-        remedy = "give a known name, or omit --moe-backend"
-        raise PinnError(f"--moe-backend {name!r} is unknown: known are {known}: {remedy}")
+        raise PinnError(
+            f"--moe-backend {name!r} is unknown: use one of {known}, or omit --moe-backend"
+        )
     return found
 
 

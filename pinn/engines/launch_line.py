@@ -61,7 +61,7 @@ def known_flags(engine: str) -> dict[str, Known]:
 def unknown_flag(engine: str, name: str) -> PinnError:
     """Return the error for an unknown flag, which names the nearest known flag."""
     close = difflib.get_close_matches(name, sorted(known_flags(engine)), n=1, cutoff=0.5)
-    meant = f": did you mean {close[0]}?" if close else ": leave it out"
+    meant = f": did you mean {close[0]}?" if close else f": omit {name}"
     return PinnError(f"{name} is not a known flag of {engine}{meant}")
 
 
@@ -128,7 +128,7 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
     if words.release:
         found.configuration["engine_version"] = words.release
     if "model" not in found.configuration:
-        raise PinnError("--serve: the command names no model: add the model")
+        raise PinnError("--serve: the launch command names no model: add the model")
     for name, value in words.variables.items():
         _take_variable(found, name, value, gpu)
     return found
@@ -173,8 +173,8 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
         if not word.startswith("-") or word == "-":
             if positional:
                 raise PinnError(
-                    f"--serve: {word!r:.60} belongs to no flag, and the command already has the "
-                    f"model {positional!r:.60}: remove one of the two"
+                    f"--serve: {word!r:.60} belongs to no flag, but the launch command already has "
+                    f"the model {positional!r:.60}: remove one of the two words"
                 )
             positional = word
             yield "model", word
@@ -202,7 +202,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             del rest[:count]
         # If the next word is a known flag, the value is missing; a word such as -1 is a value.
         elif not rest or _on(known, rest[0].partition("=")[0].replace("_", "-")) in known:
-            raise PinnError(f"--serve: {name} needs a value")
+            raise PinnError(f"--serve: the flag {name} has no value: add a value")
         else:
             yield name, rest.pop(0)
 
@@ -237,7 +237,9 @@ def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
     inline = path.lstrip().startswith("{") or (":" in path and not Path(path).is_file())
     tree = parse_yaml(path, "--serve: options") if inline else read_yaml(Path(path))
     if not isinstance(tree, dict):
-        raise PinnError(f"--serve: {path!r:.60} must map names of flags to values")
+        raise PinnError(
+            f"--serve: the options in {path!r:.60} must be a mapping of flag names to values"
+        )
     known = known_flags(engine)
     for key, value in sorted(tree.items(), key=lambda item: str(item[0])):
         name = f"--{str(key).replace('_', '-')}"
@@ -268,7 +270,9 @@ def _gathered(engine: str, pairs: Iterable[tuple[str, object]]) -> dict[str, obj
         for parent in parents:
             whole = whole.setdefault(parent, {}) if isinstance(whole, dict) else whole
         if not isinstance(whole, dict):
-            raise PinnError(f"{name}: {base} is not a JSON object, so it has no key {last}")
+            raise PinnError(
+                f"{name} sets the key {last} of {base}, which is not a JSON object: correct {base}"
+            )
         whole[last] = _scalar(value)
     return found
 
@@ -295,7 +299,9 @@ def _take(found: Launch, name: str, value: object) -> None:
         except (TypeError, ValueError) as error:
             if isinstance(error, PinnError):
                 raise
-            raise PinnError(f"{name}: cannot read {_short(value)!r}: correct it") from None
+            raise PinnError(
+                f"{name} has the value {_short(value)!r}, which cannot be read: correct the value"
+            ) from None
     else:
         field_name = flag.field.removeprefix("!")
         on = _switched(name, value) if flag.takes == SWITCH else value

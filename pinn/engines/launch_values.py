@@ -60,7 +60,9 @@ def words_of(command: str) -> Words:
     try:
         words = shlex.split(command.replace("\\\r\n", " ").replace("\\\n", " "), comments=True)
     except ValueError as error:
-        raise PinnError(f"--serve: cannot read the command ({error}): check its quotes") from None
+        raise PinnError(
+            f"--serve: the launch command cannot be read ({error}): check the command's quotes"
+        ) from None
     image, engine, release = _image(words)
     program = _program(words, image + 1)
     if program is not None:
@@ -69,7 +71,7 @@ def words_of(command: str) -> Words:
         first = image + 1  # the image's entry point starts the server
     else:
         raise PinnError(
-            "--serve: the command starts none of the known engines: use 'vllm "
+            "--serve: the launch command starts none of the known engines: use 'vllm "
             "serve MODEL ...', 'python -m vllm.entrypoints.openai.api_server "
             "--model MODEL ...', 'python -m sglang.launch_server --model-path "
             "MODEL ...' or 'trtllm-serve MODEL ...'"
@@ -100,8 +102,8 @@ def _shell_line(text: str) -> str:
     words = [str(word) for part in parts for word in part]
     if not words or any(isinstance(word, list | dict) for part in parts for word in part):
         raise PinnError(
-            "--serve: expected a shell line, a list of arguments, or YAML with command and args as "
-            f"Kubernetes has them, got {text!r:.80}"
+            "--serve must be a shell line, a list of arguments, or YAML with the keys command and "
+            f"args of Kubernetes, got {text!r:.80}"
         )
     env = listed.get("env") if isinstance(listed.get("env"), list) else []
     named = [each for each in env or [] if isinstance(each, dict) and "value" in each]

@@ -146,7 +146,7 @@ def engine_default(
     for default in _of(engine, flag):
         if default.holds(numbers, gpu, tp, model_type, spread=""):
             return default
-    raise PinnError(f"the default of {flag} in {engine} {version} is unknown: give the flag")
+    raise PinnError(f"the default of {flag} in {engine} {version} is unknown: give {flag}")
 
 
 @lru_cache(maxsize=4096)

@@ -42,8 +42,10 @@ def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculatio
         asked = speculation.asked_of_sglang(serving, model_type, _release(serving))
     found = speculation.with_acceptance(asked, serving.speculative_acceptance)
     if serving.pipeline_parallel_size > 1:
-        remedy = "leave --pipeline-parallel-size or --speculative-config out"
-        raise PinnError(f"speculative decoding is not modelled with pipeline stages: {remedy}")
+        raise PinnError(
+            "speculative decoding together with pipeline parallelism is not modelled: omit "
+            "--pipeline-parallel-size or --speculative-config"
+        )
     if serving.speculative_acceptance:
         return found, Origin(recipe.FLAG, "--speculative-config, --speculative-acceptance")
     return found, Origin(recipe.ASSUMED, speculation.default_acceptance(found.method).text)
@@ -180,9 +182,9 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
     gpus, replicas = serving.tensor_parallel_size, serving.data_parallel_size
     if serving.engine == TRTLLM and serving.enable_dp_attention:
         if replicas not in (1, gpus):
-            remedy = f"leave the data-parallel size {replicas} out"
             raise PinnError(
-                f"enable_attention_dp makes each of the {gpus} GPUs an attention replica: {remedy}"
+                f"the data-parallel size is {replicas}, but enable_attention_dp makes each of the "
+                f"{gpus} GPUs an attention replica: omit the data-parallel size"
             )
         replicas = gpus
     if replicas > 1 and not serving.enable_dp_attention:
@@ -193,8 +195,8 @@ def _settle_attention_ranks(found: RecipeFields) -> None:
         )
     if gpus % replicas:
         raise PinnError(
-            f"{gpus} GPUs cannot be divided into {replicas} attention replicas: use a divisor of "
-            f"{gpus}"
+            f"{gpus} GPUs cannot be divided into {replicas} attention replicas: use a "
+            f"data-parallel size that divides {gpus}"
         )
     origin = found.look_up("tensor_parallel_size")[1]
     if serving.enable_dp_attention:

@@ -34,7 +34,7 @@ class Refusal(NamedTuple):
     @property
     def text(self) -> str:
         """Return the refusal as a one-line error message."""
-        remedy = f"{self.remedy}, or predict it anyway with --force"
+        remedy = f"{self.remedy}, or predict the configuration anyway with --force"
         return f"{self.reason}: {remedy} (source: {self.source})"
 
 

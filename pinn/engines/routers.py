@@ -54,9 +54,8 @@ def read_weights(text: str) -> dict[str, float]:
         if name not in found or not 0 <= weight < float("inf"):
             known = ", ".join(found)
             raise PinnError(
-                f"--router-weights: got {word!r:.60}, expected a scorer and a "
-                "weight of at least 0: write prefix-cache=3,queue=2; the scorers "
-                f"are {known}"
+                "--router-weights must be pairs of a scorer and a weight of 0 or more, such as "
+                f"prefix-cache=3,queue=2, got {word!r:.60}; the scorers are {known}"
             )
         found[name] = weight
     return found

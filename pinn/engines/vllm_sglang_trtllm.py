@@ -260,8 +260,10 @@ def settle_sglang(found: RecipeFields) -> None:
         found.put("foresees_ends", True, source)
     found.take("poll_interval", "scheduler_recv_interval")
     if values["poll_interval"] > 1 and serving.enable_dp_attention:
-        flags = "--scheduler-recv-interval with --enable-dp-attention"
-        raise PinnError(f"sglang refuses {flags}: omit one of the two flags")
+        raise PinnError(
+            "sglang refuses --scheduler-recv-interval together with --enable-dp-attention: omit "
+            "one of the two flags"
+        )
     if serving.enable_prefill_delayer and replicas > 1:
         found.take("prompt_wait_steps", "prefill_delayer_max_delay_passes")
     exchanges = {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}

@@ -176,7 +176,9 @@ class ExperimentConfig:
             ("runs.model_configs", self.runs.model_configs),
         ):
             if path is not None and not Path(path).exists():
-                raise PinnError(f"{key}={path}: no such file: give the path of an existing file")
+                raise PinnError(
+                    f"{key} is {path}, which does not exist: give the path of an existing file"
+                )
         self.trainer.check()
 
 
@@ -233,7 +235,7 @@ def one_line_errors() -> Iterator[None]:
         if isinstance(error.__cause__, OmegaConfBaseException):
             lines.append(str(error.__cause__).partition("\n")[0])
         reason = " ".join(" ".join(lines).partition("Config search path")[0].split())
-        remedy = "'python train.py --help' lists choices, '--cfg job' every key with its value"
+        remedy = "see 'python train.py --help' for choices, '--cfg job' for all keys with values"
         raise PinnError(f"{reason}: {remedy}") from error
 
 

@@ -204,7 +204,9 @@ def held_out_errors(
     """
     predictions = predictions_of(folder)
     if predictions is None:
-        raise PinnError(f"no predictions in {folder}: run the experiment with its evaluation first")
+        raise PinnError(
+            f"the folder {folder} has no predictions: run the experiment with its evaluation first"
+        )
     return described_errors(predictions, observations, surrogates, folder)
 
 
@@ -232,7 +234,7 @@ def described_errors(
     wanted = predictions[(predictions["method"] == METHOD) & left_out]
     if wanted.empty:
         raise PinnError(
-            f"no predictions of the method {METHOD!r} for held-out models or GPUs: run the "
+            f"the method {METHOD!r} has no predictions for held-out models or GPUs: run the "
             "experiment with kernels=on until its fits are finished"
         )
     loads = observations[["row_id", "model", "concurrency", "prompt_tokens", "output_tokens"]]

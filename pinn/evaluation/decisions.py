@@ -39,7 +39,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
     """
     times = (f"{metric}{end}" for metric in ("tpot", "ttft") for end in ("_s", "_measured_s"))
     needed = sorted({"split", "held_out", "row_id", "method", *times})
-    return read_table(path, needed, "holds no predictions")
+    return read_table(path, needed, "is no table of predictions")
 
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:

@@ -110,7 +110,9 @@ def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
     if of_gpus := [name for name in gpus if wanted in (name, load_gpu(name).name)]:
         return ["leave-one-gpu-out", "leave-one-gpu-and-its-kernels-out"], of_gpus[0]
     known = ", ".join([*models, *gpus])
-    raise PinnError(f"evaluation.held_out={wanted}: no such model or GPU, expected one of {known}")
+    raise PinnError(
+        f"evaluation.held_out is {wanted}, which is no measured model or GPU: use one of {known}"
+    )
 
 
 def fold_networks(
@@ -187,8 +189,8 @@ def shipped_predictions(
     if not np.allclose(measured.to_numpy(), own, rtol=_ROUNDING, atol=0):
         path = checkpoint.with_suffix(".predictions.csv")
         raise PinnError(
-            f"{path} has predictions of other measurements than this experiment's: train the "
-            "checkpoint again with 'python train.py +experiment=release'"
+            f"the predictions in {path} are of other measurements than this experiment's: train "
+            "the checkpoint again with 'python train.py +experiment=release'"
         )
     there, pairs = (pd.MultiIndex.from_frame(of[["split", "method"]]) for of in (made, kept))
     return kept[~pairs.isin(there)]
@@ -229,8 +231,8 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
         raise PinnError(
-            f"{path} does not exist, as the checkpoint was published without it: train it again "
-            "with 'python train.py +experiment=release'"
+            f"{path} does not exist, as the checkpoint was published without this table: train the "
+            "checkpoint again with 'python train.py +experiment=release'"
         )
     table = pd.read_csv(path, dtype={"stage": str})
     if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:

@@ -128,7 +128,7 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
     """
     table = read_frame(path, "run an experiment first")
     if missing := ", ".join(name for name in columns if name not in table):
-        raise PinnError(f"{path} {fault}: it lacks {missing}")
+        raise PinnError(f"{path} {fault}, as it lacks the columns {missing}: give another file")
     return table
 
 
@@ -165,7 +165,7 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
     expected = file_sha256(checkpoint)
     if list(named) != [expected]:
         raise PinnError(
-            f"{path} belongs to another checkpoint: got the SHA-256 {got}, expected "
+            f"{path} belongs to another checkpoint: it has the SHA-256 {got}, expected "
             f"{expected[:12]}... of {checkpoint.name}: run "
             "'python train.py +experiment=release', which writes both files"
         )
@@ -247,7 +247,8 @@ def group_masks(
     """
     unknown = set(names) - set(GROUPS)
     if unknown:
-        raise PinnError(f"unknown groups {sorted(unknown)}: expected any of {', '.join(GROUPS)}")
+        known = ", ".join(GROUPS)
+        raise PinnError(f"the groups {', '.join(sorted(unknown))} are unknown: use any of {known}")
     of_rows = list(zip(rows.row_id, rows.deployment, rows.concurrency, strict=True))
     members = {
         name: {row_id: GROUPS[name](rows.deployments[i], load) for row_id, i, load in of_rows}

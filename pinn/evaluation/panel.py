@@ -89,7 +89,9 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
     log = 100 * (rows["predicted_s"] / rows["measured_s"]).map(np.log)
     if not np.isfinite(log).all():
         named = ", ".join(sorted(rows.loc[~np.isfinite(log), "group"].unique()))
-        raise PinnError(f"some predictions of {named} are not finite: correct or remove these rows")
+        raise PinnError(
+            f"some predictions of the group {named} are not finite: correct or remove their rows"
+        )
     keys = ["group", "configuration", "metric"]
     inside = 100.0 * (log.abs() <= 100 * rows["half"])
     table = rows.assign(
@@ -279,7 +281,8 @@ def _rejected(p: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
 def _mechanism_verdict(table: pd.DataFrame, alone: str) -> str:
     mine = table[table["group"] == alone]
     if mine.empty:
-        raise PinnError(f"unknown group {alone!r}: use one of {', '.join(table['group'][:-1])}")
+        known = ", ".join(table["group"][:-1])
+        raise PinnError(f"the group {alone!r} is unknown: use one of {known}")
     is_halved = bool((mine["b"] <= mine["a"] / 2).all())
     is_worse = table["worse"].to_numpy()[-1] > 1 - LEVEL
     return ADOPTED if is_halved and not is_worse else NOT_ADOPTED

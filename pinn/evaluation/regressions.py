@@ -177,7 +177,8 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
         from sklearn.preprocessing import StandardScaler
     except ImportError as error:
         raise PinnError(
-            "the regressions need scikit-learn, which is missing: run 'pip install scikit-learn'"
+            "the regressions need scikit-learn, which is not installed: run 'pip install "
+            "scikit-learn'"
         ) from error
     estimators = {
         "ridge": Ridge(),
@@ -198,7 +199,9 @@ def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
     groups = models if len(set(models)) > 1 else gpus
     names = sorted(set(groups), key=lambda name: (-int((groups == name).sum()), name))
     if len(names) < 2:
-        raise PinnError(f"inner cross-validation needs two models or two GPUs, got only {names[0]}")
+        raise PinnError(
+            f"inner cross-validation needs rows of two models or two GPUs, got only {names[0]}"
+        )
     folds = min(_FOLDS, len(names))
     for fold in range(folds):
         yield ~np.isin(groups, names[fold::folds])

@@ -40,7 +40,7 @@ def read_runs(
     if not folders:
         return measured_runs.read_measured_runs(path, model_configs, seed)[0]
     if gpu is None:
-        raise PinnError(f"{folders[0]} does not name the GPU: give its name with --gpu")
+        raise PinnError(f"{folders[0]} does not name the GPU: give the name of the GPU with --gpu")
     return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
 
 

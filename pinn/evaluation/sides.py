@@ -163,8 +163,8 @@ def _read_side(path: Path, method: str) -> _Side:
     if path.suffix == ".csv":
         return _Side(_of_method(read_results(path), method, path))
     raise PinnError(
-        f"{path}: expected a checkpoint (.safetensors), a coefficient file (.json), a results.csv "
-        "or an evaluation's folder"
+        f"the format of {path} is unknown: give a checkpoint (.safetensors), a coefficient file "
+        "(.json), a results.csv or an evaluation's folder"
     )
 
 

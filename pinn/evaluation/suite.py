@@ -158,7 +158,7 @@ def _write_coverage(config: ExperimentConfig, measured: Measured, found: pd.Data
     """
     folder = Path(config.output_dir)
     if not config.kernels.enabled:
-        raise PinnError("got kernels=off, but intervals need kernel data: run with kernels=on")
+        raise PinnError("kernels is off, but intervals need measured kernels: run with kernels=on")
     if not config.fast:
         surrogates = partial(fitted_surrogates, config.kernels.settings)
         errors = crossvalidation.described_errors(found, measured.observations, surrogates, folder)

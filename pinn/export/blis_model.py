@@ -103,7 +103,7 @@ def check_expressible(deployment: Deployment) -> None:
             f"BLIS does not accept --dp {recipe.data_parallel_size} for "
             f"{model.name}, as dp > 1 needs routed experts: export "
             "data_parallel_size 1, simulate each replica as a separate server, and "
-            "send it its share of the requests"
+            "send each server its share of the requests"
         )
     if recipe.pipeline_parallel_size > 1:
         raise PinnError(
@@ -115,9 +115,9 @@ def check_expressible(deployment: Deployment) -> None:
     if recipe.speculation is not None:
         raise PinnError(
             "BLIS decodes one token per request and step, but "
-            f"{recipe.speculation.method} verifies several: remove "
-            "speculative_config, or use 'pinn simulate', or the Go package "
-            "with 'pinn export table'"
+            f"{recipe.speculation.method} verifies several tokens: remove "
+            "speculative_config, use 'pinn simulate', or export a table for the Go "
+            "adapter with 'pinn export table'"
         )
 
 

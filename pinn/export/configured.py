@@ -117,7 +117,8 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
         for row in _rows(found, path, configured):
             if sources[row] != "network":
                 raise PinnError(
-                    f"{path} and {sources[row]} belong to the same configuration: give one of them"
+                    f"{path} and {sources[row]} have coefficients of the same configuration: give "
+                    "one of the two files"
                 )
             beta[row], alpha[row], sources[row] = found.beta, found.alpha, path.name
         files[path.name] = file_sha256(path)

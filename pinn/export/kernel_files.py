@@ -115,8 +115,8 @@ def _write_set(
     name = documents.set_name(deployment)
     if name in taken:
         raise PinnError(
-            f"{name} is already written for another configuration, but scopes of a coefficient set "
-            "cannot distinguish the two: export them into separate folders"
+            f"the coefficient set {name} is already written for another configuration, and its "
+            "scope cannot distinguish the two: export the configurations into separate folders"
         )
     usual = error_limit(deployment)
     limit = usual if worst_error is None else ErrorLimit(np.inf, worst_error)
@@ -151,7 +151,7 @@ def _refusal(name: str, errors: KernelErrors, limit: ErrorLimit) -> str:
         bounds.append(f"a median of {100 * limit.median:g} %")
     bounds.append(f"{100 * limit.worst:g} % for any step")
     return (
-        f"{name}: step times by the kernel's law would have a median APE of "
+        f"{name}: step times by the formula of BLIS's kernel would have a median APE of "
         f"{100 * np.median(size):.1f} % and errors of up to {100 * size.max():.1f} %, beyond "
         f"{' or '.join(bounds)} ({errors}): set --worst-error above these errors, or use the Go "
         "adapter with 'pinn export table', which has no such error"

@@ -142,18 +142,25 @@ def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
     for name in (STRUCTURE, TENSORS):
         if not (folder / name).is_file():
             raise PinnError(
-                f"no kernel surrogates at {folder / name}: fit them with "
-                "'python scripts/fit_surrogates.py'"
+                f"the file of kernel surrogates {folder / name} does not exist: fit the surrogates "
+                "with 'python scripts/fit_surrogates.py'"
             )
     structure, tensors = read_json(folder / STRUCTURE), folder / TENSORS
     layout = structure.get("layout") if isinstance(structure, dict) else None
     if layout != LAYOUT:
         raise PinnError(
-            f"{folder / STRUCTURE} has layout {layout!r:.40}, expected {LAYOUT}: {_FIT_ANEW}"
+            f"{folder / STRUCTURE} has the layout {layout!r:.40}, expected {LAYOUT}: {_FIT_ANEW}"
         )
-    check_size(tensors.stat().st_size, MOST_CHECKPOINT_BYTES, f"{tensors}: bytes", "copy it again")
+    check_size(
+        tensors.stat().st_size,
+        MOST_CHECKPOINT_BYTES,
+        f"the size of {tensors} in bytes",
+        "copy the file again",
+    )
     if structure.get("sha256") != file_sha256(tensors):
-        raise PinnError(f"{tensors} does not match the hash in {STRUCTURE}: copy both files again")
+        raise PinnError(
+            f"the SHA-256 of {tensors} differs from the hash in {STRUCTURE}: copy both files again"
+        )
     return load_file(tensors), structure
 
 
@@ -165,7 +172,8 @@ def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None
     """
     missing = [name for name in names if name not in structure["keys"]]
     if missing:
-        raise PinnError(f"{folder / STRUCTURE} lacks {', '.join(missing)}: {_FIT_ANEW}")
+        lacking = ", ".join(missing)
+        raise PinnError(f"{folder / STRUCTURE} lacks the fits of {lacking}: {_FIT_ANEW}")
 
 
 def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:

@@ -189,7 +189,10 @@ class OperatorSurrogate:
             PinnError: If there are no rows.
         """
         if len(rows) == 0:
-            raise PinnError(f"no measured rows are left to fit the {operator.name} surrogate to")
+            raise PinnError(
+                f"the surrogate {operator.name} cannot be fitted, as no measured row is left: "
+                "refuse fewer rows of its tables"
+            )
         names, ids, hw = table_hardware(rows, gpus, operator.format_column)
         sizes = operator.measured(rows, hw)
         seconds = rows["seconds"].to_numpy(dtype=np.float64)
@@ -276,7 +279,10 @@ class OperatorSurrogate:
     def _size(self, name: str, size: object) -> np.ndarray:
         value = np.asarray(size, dtype=np.float64)
         if not (value >= 0).all():
-            raise PinnError(f"{self.operator.name}: {name} must be 0 or more, got {value.min()}")
+            raise PinnError(
+                f"the size {name} of the operator {self.operator.name} must be 0 or more, got "
+                f"{value.min()}"
+            )
         return value
 
     def _rows(

@@ -81,7 +81,7 @@ def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
         )
     if not len(found.size):
         raise PinnError(
-            f"{paths[0]} has no finished transfer between GPU and host "
+            f"the file {paths[0]} has no finished transfer between GPU and host "
             f"memory:\n{found.report.table()}\nGive the KV events of a server that "
             "offloads KV blocks to host memory."
         )

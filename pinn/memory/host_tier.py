@@ -124,7 +124,7 @@ def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Hos
         )
     if spec.enable_hierarchical_cache and named != SGLANG:
         raise PinnError(
-            f"{named} has no --enable-hierarchical-cache: omit it, or give --engine sglang"
+            f"{named} has no --enable-hierarchical-cache: omit this flag, or give --engine sglang"
         )
     if spec.enable_hierarchical_cache:
         return _hicache(deployment, spec, layout)
@@ -147,11 +147,13 @@ def _native(
         )
     policy = str(extra.get("eviction_policy", LRU))
     if policy not in POLICIES:
-        raise PinnError(f"eviction_policy is {policy!r}: use one of {', '.join(POLICIES)}")
+        known = ", ".join(POLICIES)
+        raise PinnError(f"eviction_policy is {policy!r}, which is unknown: use one of {known}")
     if policy == ARC and version < _ARC_WORKS:
         raise PinnError(
             f"vLLM {named} stops at the first store with eviction_policy arc "
-            "(v1/kv_offload/arc_manager.py: touch): use lru, or --engine-version 0.20.0 or later"
+            "(v1/kv_offload/arc_manager.py: touch): use eviction_policy lru, or --engine-version "
+            "0.20.0 or later"
         )
     by_job, blocks = version >= _JOBS, _chunk_blocks(extra, deployment.recipe.block_tokens)
     block_bytes = tier_block_bytes(layout)
@@ -255,7 +257,7 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
     if not recipe.prefix_caching:
         raise PinnError(
             "--enable-hierarchical-cache and --disable-radix-cache exclude each other "
-            "(server_args.py): omit one of them"
+            "(server_args.py): omit one of the two flags"
         )
     named = served_release(SGLANG, deployment.serving.engine_version)
     version, gpus = release(named), recipe.tensor_parallel_size * recipe.pipeline_parallel_size
@@ -307,7 +309,7 @@ def _connector(deployment: Deployment, spec: EngineSpec) -> tuple[str, Mapping[s
         if connector == LMCACHE_V1 and release(named) >= _PROMPTS:
             raise PinnError(
                 f"--kv-offloading-backend lmcache of vLLM {named} is a separate "
-                "server whose size is unknown: use native, or "
+                "server whose size is unknown: use --kv-offloading-backend native, or "
                 f"--kv-transfer-config with {LMCACHE_V1}"
             )
     if connector not in (OFFLOADING, LMCACHE_V1):
@@ -320,8 +322,8 @@ def _connector(deployment: Deployment, spec: EngineSpec) -> tuple[str, Mapping[s
     unknown = sorted(set(extra) - known)
     if unknown:
         raise PinnError(
-            f"kv_connector_extra_config has {', '.join(unknown)}, which is not modelled with "
-            f"{connector}: use {', '.join(sorted(known))}"
+            f"kv_connector_extra_config has keys that are not modelled with {connector} "
+            f"({', '.join(unknown)}): use {', '.join(sorted(known))}"
         )
     name = extra.get("spec_name", "CPUOffloadingSpec")
     if name != "CPUOffloadingSpec":
@@ -339,10 +341,10 @@ def read_transfer_config(text: str) -> dict[str, Any]:
         found = json.loads(text or "{}")
     except json.JSONDecodeError as error:
         raise PinnError(
-            f"--kv-transfer-config must be a JSON object, got {text!r} ({error}): correct it"
+            f"--kv-transfer-config must be a JSON object, got {text!r} ({error}): correct the text"
         ) from error
     if not isinstance(found, dict):
-        raise PinnError(f"--kv-transfer-config must be a JSON object, got {text!r}: correct it")
+        raise PinnError(f"--kv-transfer-config must be a JSON object, got {text!r}")
     return found
 
 
@@ -353,8 +355,8 @@ def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
     size = extra.get("cpu_bytes_to_use")
     if not isinstance(size, int | float) or size <= 0:
         raise PinnError(
-            f"kv_connector_extra_config: cpu_bytes_to_use is {size!r}: give a "
-            "positive number of bytes, or --kv-offloading-size in GiB"
+            "cpu_bytes_to_use of kv_connector_extra_config must be a positive number of bytes, got "
+            f"{size!r}: correct the value, or give --kv-offloading-size in GiB"
         )
     return float(size)
 
@@ -364,7 +366,8 @@ def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
     if "blocks_per_chunk" in extra:
         if "block_size" in extra:
             raise PinnError(
-                "kv_connector_extra_config has both block_size and blocks_per_chunk: omit one"
+                "kv_connector_extra_config has both block_size and blocks_per_chunk: omit one of "
+                "the two keys"
             )
         blocks = int(extra["blocks_per_chunk"])
     else:
@@ -372,8 +375,7 @@ def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
         blocks = tokens // block_tokens if tokens % block_tokens == 0 else 0
     if blocks < 1:
         raise PinnError(
-            f"kv_connector_extra_config: block_size {extra.get('block_size')} is "
-            f"not a multiple of the GPU's KV block of {block_tokens} tokens: give "
-            "another block_size"
+            "block_size of kv_connector_extra_config must be a multiple of the "
+            f"GPU's KV block of {block_tokens} tokens, got {extra.get('block_size')}"
         )
     return blocks

@@ -54,7 +54,8 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
         if getattr(engine, name) is not None:
             option = name.replace("_", "-")
             raise PinnError(
-                f"--{option} and a log both set the size of the KV cache: omit one of the two"
+                f"--{option} and --memory-log both set the size of the KV cache: omit one of the "
+                "two flags"
             )
     if log.failure is not None:
         raise PinnError(
@@ -64,14 +65,14 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
     if log.engine != serving.engine:
         said = log.engine or "an unknown engine"
         raise PinnError(
-            f"the log is of {said}, --engine is {serving.engine}: give a log of that engine"
+            f"the log is of {said}, but --engine is {serving.engine}: give a log of "
+            f"{serving.engine}"
         )
     size = log.tensor_parallel_size
     if size not in (None, serving.tensor_parallel_size):
         raise PinnError(
-            f"the log is of --tensor-parallel-size {size}, not "
-            f"{serving.tensor_parallel_size}: give the log of a server with the "
-            "same flags"
+            f"the log is of a server with --tensor-parallel-size {size}, but the flag is "
+            f"{serving.tensor_parallel_size}: give the log of a server with the same flags"
         )
 
 

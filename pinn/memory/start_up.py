@@ -169,7 +169,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
     found = StartUp(deployment, engine)
     if not found.fit.is_certain:
         says = str(found).removeprefix("memory: ")
-        raise PinnError(f"{says}. With --force, the server is simulated as if it started")
+        raise PinnError(f"{says}. Use --force to simulate the server as if it started")
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:

@@ -200,7 +200,8 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "head_sequence_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
     } | _expert_facts(model, gpu, flags)
     if len(found) != len(_NAMES):
-        raise TypeError(f"CostFacts declares no {', '.join(sorted(found.keys() - set(_NAMES)))}")
+        extra = ", ".join(sorted(found.keys() - set(_NAMES)))
+        raise TypeError(f"the class CostFacts has no fields {extra}: declare them")
     return tuple(map(found.__getitem__, _NAMES))
 
 

@@ -291,8 +291,8 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
     """
     if any(d.recipe.speculation is not None for d in deployments):
         raise PinnError(
-            "this command does not support speculative decoding: leave "
-            "--speculative-config out, or use 'pinn coefficients', 'pinn "
+            "this command does not support speculative decoding: omit "
+            "--speculative-config, or use 'pinn coefficients', 'pinn "
             "breakdown', 'pinn simulate' or 'pinn plan'"
         )
     return model_costs(deployments)

@@ -27,7 +27,7 @@ from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.encoder_time import encoder_time
 
 LAYOUT = (
-    "expected 'gpus_per_machine: 8' and 'grid:' with a list of values for each "
+    "write 'gpus_per_machine: 8' and 'grid:' with a list of values for each "
     "flag; with --disaggregate also 'pools:' with lists of workers, such as 2x "
     "tp=4, for 'prefill' and 'decode'"
 )
@@ -315,5 +315,5 @@ def _check_used(files: Mapping[Path, CoefficientSet], candidates: Sequence[Candi
             what = f"{found.deployment.get('model')} on {found.deployment.get('gpu')}"
             raise PinnError(
                 f"{path} has coefficients of {what}, which is not a candidate: "
-                "plan for that model and GPU, or leave out the file"
+                "plan for that model and GPU, or omit the file"
             )

@@ -130,7 +130,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
     if request.configs is not None:
         if request.disaggregate:
             raise PinnError(
-                "--configs and --disaggregate both set the candidates: leave one of them out"
+                "--configs and --disaggregate both set the candidates: omit one of the two"
             )
         listed = read_configurations(request.configs)
         rows = [{**given, **row} for row in listed for given in space.given]

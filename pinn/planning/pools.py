@@ -142,19 +142,19 @@ def find_pools(
     if tuple(space.engines) != (VLLM,):
         raise PinnError(
             f"--disaggregate is for {VLLM} only, got --engine "
-            f"{','.join(space.engines)}: leave one of them out, or use 'pinn simulate --prefill "
-            f"--decode', which supports other engines"
+            f"{','.join(space.engines)}: omit one of the two flags, or use 'pinn simulate "
+            f"--prefill --decode', which supports other engines"
         )
     if space.engine.kv_transfer_bytes_per_s != EngineSpec().kv_transfer_bytes_per_s:
         raise PinnError(
             "--kv-transfer-bytes-per-s cannot be used with --disaggregate, which "
-            "assumes the GPUs' network ports: leave out --kv-transfer-bytes-per-s, or use 'pinn "
+            "assumes the GPUs' network ports: omit --kv-transfer-bytes-per-s, or use 'pinn "
             "simulate --kv-link-gb-per-s'"
         )
     first, _ = halves(workload)
     listed = read_candidates_file(path).pools
     if listed is None:
-        raise PinnError(f"{path}: --disaggregate needs pools to combine: {LAYOUT}")
+        raise PinnError(f"{path} has no pools, which --disaggregate combines: {LAYOUT}")
     found: list[Candidate] = []
     rejected: list[RejectedCandidate] = []
     for base in space.bases:
@@ -196,8 +196,8 @@ def _servers(
         count, flags = parse_pool(text, "pools")
         for name in ("gpu", "engine"):
             if name in flags:
-                one = f"both pools of a candidate have the same {name}"
-                raise PinnError(f"pools: {text!r}: {one}: leave it out")
+                one = f"but both pools of a candidate have the same {name}"
+                raise PinnError(f"{text!r} of pools sets {name}, {one}: omit {name}")
         row = {**shared, **flags}
         for given, deployment, reason in deployments_of([row], space.engine, workload, served):
             if reason is None:

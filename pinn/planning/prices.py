@@ -83,15 +83,15 @@ def read_prices(
         gpu = load_gpu(name).name
         if (other := found.setdefault(gpu, price)) != price:
             costs = f"{other.per_hour:g} and {price.per_hour:g}"
-            raise PinnError(f"--price: {gpu} costs {costs} an hour: give one price")
+            raise PinnError(f"{gpu} has the prices {costs} per hour: give one price with --price")
     return found
 
 
 def _file(given: str | Path | Mapping[str, float]) -> Path | None:
     """Return the path of a file of prices; None if the prices are given directly."""
     if not isinstance(given, Mapping | str | Path):
-        example = "give prices such as 'H100=2.5 H200=3.2', or the path of a file"
-        raise PinnError(f"price must be prices of GPUs, got {given!r:.60}: {example}")
+        example = "give prices per hour such as 'H100=2.5 H200=3.2', or the path of a file"
+        raise PinnError(f"price must have prices of GPUs, got {given!r:.60}: {example}")
     if isinstance(given, Mapping) or (isinstance(given, str) and ("=" in given or not given)):
         return None
     path = given_path(given)
@@ -132,8 +132,7 @@ def _purchases(pairs: list[tuple[str, float]], years: float | None) -> list[tupl
     if not pairs:
         if years is not None:
             raise PinnError(
-                "--purchase-years and --purchase-price must be given together: give both, or "
-                "leave both out"
+                "--purchase-years is given without --purchase-price: give both, or omit both"
             )
         return []
     if years is None or not 0 < years < math.inf:
@@ -156,7 +155,7 @@ def _from_file(path: Path) -> Iterator[tuple[str, Price]]:
                 yield name, bought(purchase, years)
             case _:
                 fault = (
-                    "expected a positive price per hour, or a purchase price and a number of years"
+                    "the prices must be positive: one per hour, or one of the purchase with years"
                 )
                 raise PinnError(f"{path}: {where}: {fault}: {_LAYOUT}")
 
@@ -171,7 +170,7 @@ def _csv_entries(path: Path) -> Iterator[tuple[str, str, _Entry]]:
     table = CsvTable(path)
     unknown = [name for name in table.names if name not in _COLUMNS]
     if unknown or "gpu" not in table.names:
-        fault = f"unknown column {unknown[0]!r}" if unknown else "there is no column 'gpu'"
+        fault = f"the column {unknown[0]!r} is unknown" if unknown else "the column gpu is missing"
         raise PinnError(f"{path}: {fault}: {_LAYOUT}")
     for line, cells in table.rows():
         row = {name: text.strip() for name, text in zip(table.names, cells, strict=True)}

@@ -191,7 +191,7 @@ def check_sizes(request: PlanRequest, least_replicas: int) -> None:
     given = ["--headroom"] * (request.headroom > 0) + ["--replicas"] * (least_replicas > 1)
     given += ["--min-probability"] * (probability is not None)
     if given and request.rate is None:
-        raise PinnError(f"{given[0]} needs --rate: give --rate, or leave out {given[0]}")
+        raise PinnError(f"{given[0]} needs --rate: give --rate, or omit {given[0]}")
 
 
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:

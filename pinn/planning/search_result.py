@@ -196,7 +196,7 @@ def _check_any(search: Search, left: int) -> None:
     i = min(screened, key=lambda i: screened[i].least_excess)
     excess, label = screened[i].least_excess, search.groups[i][0].label
     raise PinnError(
-        f"no candidate meets {slo!r}: on an idle server of the closest one, "
+        f"no candidate meets {slo!r}: on an idle server of the closest candidate, "
         f"{label}, a request takes {excess:.2f} times as long as the SLO allows: relax the "
         f"SLO by that factor, or give faster GPUs or formats with fewer bits{untried}"
     )

@@ -323,7 +323,7 @@ def new_engine(
     check_size(
         sum(math.prod(shape) * dtype.itemsize for shape, dtype in made.values()),
         MOST_ENGINE_BYTES,
-        "bytes of the simulated engine",
+        "the memory of the simulated engine in bytes",
         "lower --max-num-seqs, --data-parallel-size or --num-gpu-blocks-override",
     )
     arrays = {

@@ -49,12 +49,12 @@ def request_coefficients(
     for (name, feature), value in zip(REQUEST_FEATURES.items(), alpha, strict=True):
         kind = name.removeprefix(f"{feature.phase}.")
         if kind not in REQUEST_VALUES:
-            remedy = "add it to pinn/simulator/hooks.py"
-            raise PinnError(f"request feature {name} has no compiled form: {remedy}")
+            remedy = "add the feature to pinn/simulator/hooks.py"
+            raise PinnError(f"the request feature {name} has no compiled form: {remedy}")
         if feature.phase in _FIXED_PHASES and kind != "constant":
             raise PinnError(
-                f"request feature {name} depends on the request, but phase {feature.phase} allows "
-                f"only constants"
+                f"the request feature {name} depends on the request, but the phase {feature.phase} "
+                "allows only a constant"
             )
         table[PHASES.index(feature.phase), REQUEST_VALUES.index(kind)] += value
     return table
@@ -73,8 +73,8 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
     """
     unknown = [name for name in STEP_FEATURES if name not in StepValues._fields]
     if unknown:
-        fault = f"step features {', '.join(unknown)} have no compiled form"
-        raise PinnError(f"{fault}: add it to pinn/simulator/step_formulas.py")
+        fault = f"the step features {', '.join(unknown)} have no compiled form"
+        raise PinnError(f"{fault}: add the formulas to pinn/simulator/step_formulas.py")
     by_name = dict(zip(STEP_FEATURES, beta, strict=True))
     return np.array([by_name.get(name, 0.0) for name in StepValues._fields], dtype=np.float64)
 

@@ -165,8 +165,10 @@ def complete_latency(model: object) -> LatencyModel:
     """
     missing = [name for name in _NEEDED if not callable(getattr(model, name, None))]
     if missing:
-        fault = f"{type(model).__name__} is no latency model: it lacks {', '.join(missing)}"
-        raise PinnError(f"{fault}; pinn/simulator/latency_model.py lists the methods")
+        raise PinnError(
+            f"{type(model).__name__} is no latency model, as it lacks {', '.join(missing)}: add "
+            "the methods of pinn/simulator/latency_model.py"
+        )
     if all(hasattr(model, name) for name in _OPTIONAL):
         return cast(LatencyModel, model)
     names = (*_NEEDED, *_OPTIONAL, *(name for name in _OF_RANKS if hasattr(model, name)))

@@ -85,7 +85,7 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
     asked = re.match(r"(?P<kind>e2e|ttft)_(mean|p(?P<percent>\d+))(_|$)", figure)
     if asked is None:
         known = "e2e_ and ttft_ with mean_s, p90_s, p99_s, ..., and itl_mean_s"
-        raise PinnError(f"unknown metric {figure!r}: use {known}")
+        raise PinnError(f"the metric {figure!r} is unknown: use {known}")
     percent = asked["percent"]
     return getattr(r, f"{asked['kind']}_s"), None if percent is None else int(percent)
 

@@ -217,9 +217,9 @@ def simulate_pools(
     _check_alike(prefill.deployment, decode.deployment)
     if (workload.transferred_tokens > 0).any():
         raise PinnError(
-            f"workload {workload.name} has a column transferred_tokens, which "
+            f"the workload {workload.name} has a column transferred_tokens, which "
             "describes transfers from separate prefill servers: remove the column, or "
-            "leave out --prefill and --decode"
+            "omit --prefill and --decode"
         )
     first, brought = halves(workload)
     decode = replace(decode, engine=decode.engine.without_tier)
@@ -258,8 +258,8 @@ def halves(workload: Workload) -> tuple[Workload, Workload]:
     """
     if not workload.output_tokens.any():
         raise PinnError(
-            f"workload {workload.name} has no output tokens, so decode workers "
-            "have nothing to do: leave out --prefill and --decode"
+            f"the workload {workload.name} has no output tokens, so decode workers "
+            "have nothing to do: omit --prefill and --decode"
         )
     first = replace(workload, output_tokens=np.ones(len(workload), np.int64))
     return first, replace(workload, transferred_tokens=workload.prompt_tokens)
@@ -275,8 +275,8 @@ def _check_alike(prefill: Deployment, decode: Deployment) -> None:
     ):
         if one != other:
             raise PinnError(
-                f"the prefill workers have the {what} {one}, the decode workers "
-                f"{other}: the KV cache is transferred unchanged, so give both pools equal values"
+                f"the prefill workers have the {what} {one}, but the decode workers {other}: give "
+                "both pools equal values, since the KV cache is transferred unchanged"
             )
 
 

@@ -112,7 +112,8 @@ def sensitivity(job: Job, run: Run, figure: str, percentiles: Sequence[float] = 
     """
     known = run_statistics(run, None, percentiles)
     if figure not in known:
-        raise PinnError(f"--sensitivity {figure}: unknown metric: use one of {', '.join(known)}")
+        names = ", ".join(known)
+        raise PinnError(f"--sensitivity has the unknown metric {figure}: use one of {names}")
 
     def value(run: Run) -> float:
         return float(run_statistics(run, None, percentiles)[figure])

@@ -53,7 +53,7 @@ def block_keys(
     check_size(
         float(sizes.sum()) * np.dtype(np.int32).itemsize,
         MOST_ENGINE_BYTES,
-        "size of the block hashes of all prompts in bytes",
+        "the size of the block hashes of all prompts in bytes",
         "send fewer or shorter requests, or turn prefix caching off",
     )
     first = (np.cumsum(sizes) - sizes)[place]
@@ -121,12 +121,14 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
     if recipe.schedule == recipes.PREFILL_FIRST and recipe.pipeline_parallel_size > 1:
-        fault = "separate prefill and decode steps are not modelled with pipeline parallelism"
-        raise PinnError(f"{fault}: leave --pipeline-parallel-size out")
+        raise PinnError(
+            "pipeline parallelism is not modelled for engines with separate prefill and decode "
+            "steps: omit --pipeline-parallel-size"
+        )
     if engine.offloads and (workload.transferred_tokens > 0).any():
         raise PinnError(
             "transfers from a prefill server (column transferred_tokens) are not "
-            "modelled together with KV offloading: remove the column, or leave out "
+            "modelled together with KV offloading: remove the column, or omit "
             "--kv-offloading-size, --kv-transfer-config and "
             "--enable-hierarchical-cache"
         )
@@ -134,7 +136,7 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
         if not recipe.chunked_prefill and recipe.token_budget < longest:
             raise PinnError(
                 f"--max-num-batched-tokens {recipe.token_budget} is smaller than "
-                f"--max-model-len {longest} and chunked prefill is off: raise "
+                f"--max-model-len {longest}, and chunked prefill is off: raise "
                 "--max-num-batched-tokens, lower --max-model-len, or leave "
                 "chunked prefill on"
             )
@@ -144,7 +146,7 @@ def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSp
     if whole and prompt > recipe.token_budget:
         raise PinnError(
             f"a prompt of {prompt} tokens exceeds max_num_tokens "
-            f"{recipe.token_budget} and chunked prefill is off: raise "
+            f"{recipe.token_budget}, and chunked prefill is off: raise "
             "max_num_tokens, or give --enable-chunked-prefill"
         )
     if (workload.transferred_tokens > 0).any():
@@ -181,8 +183,8 @@ def _check_cache_holds(
     if needed > layout.blocks:
         raise PinnError(
             f"request {int(tokens.argmax())} needs {needed} KV cache blocks of {size} tokens for "
-            f"its {int(tokens.max())} tokens, but the GPU has room for {layout.blocks}: shorten "
-            f"the requests, or leave more GPU memory to the KV cache"
+            f"its {int(tokens.max())} tokens, but the GPU has room for {layout.blocks} blocks: "
+            "shorten the requests, or leave more GPU memory to the KV cache"
         )
 
 

@@ -37,9 +37,9 @@ def read_records(state: Engine, latency: LatencyModel) -> RequestRecords:
     stuck = np.flatnonzero(~np.isin(r["status"], list(STATUSES)))
     if len(stuck):
         raise PinnError(
-            f"the engine is stuck: {len(stuck)} requests can never be scheduled, "
-            f"the first is request {stuck[0]}, because transferred KV blocks fill the KV cache: "
-            f"send fewer requests at a time, or shorter ones"
+            f"the engine is stuck, because transferred KV blocks fill the KV cache: {len(stuck)} "
+            f"requests can never be scheduled, of which the first is request {stuck[0]}. Send "
+            "fewer requests at a time, or shorter requests"
         )
     completion_s = float(latency.post_decode_fixed_overhead())
     finished, started = r["status"] == FINISHED, r["generated"] > 0
@@ -179,7 +179,7 @@ def run_engines(
         return records
     if len(linear) < len(latencies):
         kinds = ", ".join(type(each).__name__ for each in latencies)
-        raise PinnError(f"only a LinearLatency runs compiled, got {kinds}")
+        raise PinnError(f"a compiled simulation needs a LinearLatency, got {kinds}")
     for each, engine in zip(linear, engines, strict=True):
         engine.config.keeps_batches = int(each.encoder is not None)
     pairs = zip(linear, engines, strict=True)
@@ -205,13 +205,12 @@ def _collect(
         idle = 0 if sum(state.counters.progress for state in states) > before else idle + steps
         if status == FULL and idle >= rows // 2:
             raise PinnError(
-                f"the engine is stuck: {idle} steps generated no token; requests "
-                "preempt one another, because the KV cache of "
-                f"{states[-1].config.blocks} blocks is too small: leave more GPU memory to the KV "
-                f"cache"
+                f"the engine is stuck, since {idle} steps generated no token. Requests preempt one "
+                f"another, because the KV cache of {states[-1].config.blocks} blocks is too small: "
+                "leave more GPU memory to the KV cache"
             )
         total += steps
-        check_size(total, MOST_STEPS, "steps of the simulation", "simulate a shorter load")
+        check_size(total, MOST_STEPS, "the number of simulated steps", "simulate a shorter load")
         for parts, state in zip(taken, states, strict=True):
             counters, names = state.counters, [f.name for f in fields(GapRuns)]
             runs = (state.gaps[name][: counters.n_gaps] for name in names)
@@ -225,8 +224,8 @@ def _collect(
     if status == BAD_STEP:
         seconds = next((s.counters.bad_step_s for s in states if s.counters.bad_step_s != 0), 0.0)
         raise PinnError(
-            f"the latency model returned {seconds} s for a step: step times must "
-            "be positive and finite"
+            f"the latency model returned {seconds} s for a step, expected a positive and finite "
+            "step time"
         )
     return [
         (StepRecords(table), GapRuns(*gaps), TransferRecords.of(moved))

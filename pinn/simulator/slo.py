@@ -318,21 +318,25 @@ def parse_slo(text: str, *, shareless: bool = False) -> Slo:
         statistics += [limit for limit in alone if limit.name]
         on_each = {limit.metric: limit.seconds for limit in alone if not limit.name}
         if bool(on_each) != bool(ending) and not (shareless and on_each):
-            raise PinnError(
-                f"--slo {text!r}: {', '.join(on_each) or clauses.strip()} "
-                + ("needs a statistic or a share" if on_each else "has a statistic and a share")
-                + f": {_EXAMPLE}"
-            )
+            limits = ", ".join(on_each) or clauses.strip()
+            fault = f"the limit of {limits} has both a statistic and a share of requests"
+            if on_each:
+                fault = f"the limit of {limits} has neither a statistic nor a share of requests"
+            raise PinnError(f"--slo {text!r}: {fault}: {_EXAMPLE}")
         if on_each:
             if each:
                 raise PinnError(
-                    f"--slo {text!r} has two shares of requests: join the limits, {_EXAMPLE}"
+                    f"--slo {text!r} has two shares of requests, expected one: join the limits, "
+                    f"and {_EXAMPLE}"
                 )
             each, share = on_each, float(ending["share"]) / 100 if ending else 0.0
     if not statistics and not each:
         raise PinnError(f"--slo {text!r} has no limit: {_EXAMPLE}")
     if share is not None and not (0 < share <= 1 or (shareless and share == 0)):
-        raise PinnError(f"--slo {text!r}: a share of requests must be above 0 and at most 100 %")
+        got = f"{100 * share:g} %"
+        raise PinnError(
+            f"--slo {text!r}: the share of requests must be above 0 and at most 100 %, got {got}"
+        )
     if "itl" in each:
         raise PinnError(
             f"--slo {text!r}: ITL has many values per request: limit their mean with tpot, "
@@ -345,23 +349,27 @@ def _clause(clause: str, text: str) -> StatisticLimit:
     """Parse one limit; its statistic's name is empty for a limit on each request."""
     found = _CLAUSE.match(clause.strip())
     if found is None or (found["before"] and found["after"]):
-        raise PinnError(f"--slo {text!r}: cannot read {clause.strip()!r}: {_EXAMPLE}")
+        raise PinnError(f"--slo {text!r} has the unreadable limit {clause.strip()!r}: {_EXAMPLE}")
     metric = _OTHER_NAMES.get(found["metric"], found["metric"])
     unit = found["unit"].replace("µ", "u") or ("ms" if found["sign"] in ":=" else "")
     if metric not in METRICS:
-        raise PinnError(f"--slo {text!r}: unknown metric {metric!r}: use {', '.join(METRICS)}")
+        known = ", ".join(METRICS)
+        raise PinnError(f"--slo {text!r} has the unknown metric {metric!r}: use one of {known}")
     if unit not in _UNITS_S:
         raise PinnError(
-            f"--slo {text!r}: {clause.strip()!r} has no known unit: use {', '.join(_UNITS_S)}"
+            f"--slo {text!r}: the limit {clause.strip()!r} has no known unit: use one of "
+            f"{', '.join(_UNITS_S)}"
         )
     seconds = float(found["value"]) * _UNITS_S[unit]
     if not 0 < seconds < math.inf:
-        raise PinnError(f"--slo {text!r}: {clause.strip()!r}: the limit must be above 0")
+        raise PinnError(f"--slo {text!r}: the limit {clause.strip()!r} must be above 0")
     name = found["before"] or found["after"] or ""
     if name.startswith("p"):
         percent = float(name[1:])
         if not 0 < percent <= 100:
-            raise PinnError(f"--slo {text!r}: there is no percentile {percent:g}")
+            raise PinnError(
+                f"--slo {text!r}: a percentile must be above 0 and at most 100, got p{percent:g}"
+            )
         name = f"p{percent:.10g}"
     return StatisticLimit(metric, name, seconds)
 

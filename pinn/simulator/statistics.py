@@ -36,11 +36,11 @@ def read_percentiles(text: str) -> tuple[float, ...]:
             if 0 < found[-1] <= 100:
                 continue
         raise PinnError(
-            f"--percentiles: got {word!r:.60}, expected numbers above 0 and at most 100: write "
-            "50,90,99.9"
+            "--percentiles must be numbers above 0 and at most 100, such as 50,90,99.9, got "
+            f"{word!r:.60}"
         )
     if not found:
-        raise PinnError("--percentiles is empty: write 50,90,99.9, or leave out --percentiles")
+        raise PinnError("--percentiles is empty: write 50,90,99.9, or omit --percentiles")
     return tuple(dict.fromkeys(found))
 
 
@@ -118,8 +118,8 @@ def client_statistics(
     mine = r.of_stage(stage)
     if stage is None and not mine.any():
         raise PinnError(
-            f"none of {len(r):,} requests is measured: lower --num-warmups or --warmup-s, or send "
-            f"more requests"
+            f"all {len(r):,} requests belong to the warm-up, so none is measured: lower "
+            "--num-warmups or --warmup-s, or send more requests"
         )
     done = mine & r.finished
     found = _counts(run, mine, done)

@@ -36,16 +36,18 @@ class Batch:
     def __post_init__(self) -> None:
         sizes = tuple(map(len, (self.new_tokens, self.cached_tokens, self.is_prefill)))
         if len(set(sizes)) > 1:
-            needs = "new_tokens, cached_tokens and is_prefill of equal length"
-            raise PinnError(f"a batch needs {needs}, got {', '.join(map(str, sizes))}")
+            got = ", ".join(map(str, sizes))
+            raise PinnError(
+                f"new_tokens, cached_tokens and is_prefill must have equal lengths, got {got}"
+            )
         if self.counts and (len(self.counts) != sizes[0] or min(self.counts) < 1):
-            got = f"{self.counts!r:.60} for {sizes[0]}"
-            raise PinnError(f"a batch needs one positive count per entry, got {got}")
+            got = f"{self.counts!r:.60} for {sizes[0]} entries"
+            raise PinnError(f"counts must have one positive number per entry, got {got}")
         for new, cached in zip(self.new_tokens, self.cached_tokens, strict=True):
             if new < 1 or cached < 0:
                 raise PinnError(
-                    f"a request in a batch needs at least 1 new and 0 cached tokens, got {new} and "
-                    f"{cached}"
+                    f"each request of a batch needs at least 1 new and 0 cached tokens, got {new} "
+                    f"new and {cached} cached tokens"
                 )
 
     def __len__(self) -> int:
@@ -115,17 +117,18 @@ def parse_batch(text: str) -> Batch:
     True
     """
     parts, most = text.count("+") + 1, documents.MOST_BATCH_PARTS
-    check_size(parts, most, "parts of the batch", "join equal requests")
+    check_size(parts, most, "the number of parts of the batch", "join equal requests")
     batch = sum((_parse_part(part.strip()) for part in text.split("+")), Batch())
     if not len(batch):
-        raise PinnError(f"batch {text!r:.60} is empty: give at least one request")
+        raise PinnError(f"the batch {text!r:.60} is empty: give at least one request")
     _check_requests(len(batch), text)
     return batch
 
 
 def _check_requests(requests: int, text: str) -> None:
     remedy = "a step of vLLM has at most --max-num-seqs requests, 1,024 by default"
-    check_size(requests, documents.MOST_BATCH_REQUESTS, f"batch {text!r:.60}: requests", remedy)
+    what = f"the number of requests of the batch {text!r:.60}"
+    check_size(requests, documents.MOST_BATCH_REQUESTS, what, remedy)
 
 
 def _tokens(text: str) -> int:
@@ -139,11 +142,16 @@ def _parse_part(text: str) -> Batch:
     match = _PART.match(text)
     if match is None:
         raise PinnError(
-            f"cannot read batch part {text!r:.80}: write 'N decode @ CONTEXT' or "
+            f"the part {text!r:.80} of the batch cannot be read: write 'N decode @ CONTEXT' or "
             "'N prefill TOKENS @ CACHED' (1k is 1000), joined by ' + '"
         )
     requests, cached, new = int(match[1]), _tokens(match["cached"]), _tokens(match["new"] or "1")
     _check_requests(requests, text)
     for name, tokens in (("new tokens", new), ("cached tokens", cached)):
-        check_size(tokens, documents.MOST_BATCH_TOKENS, f"batch {text!r:.60}: {name}", "shorten it")
+        check_size(
+            tokens,
+            documents.MOST_BATCH_TOKENS,
+            f"the number of {name} of a request in {text!r:.60}",
+            "shorten the request",
+        )
     return _equal(requests, new, cached, is_prefill=match["new"] is not None)

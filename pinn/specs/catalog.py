@@ -88,7 +88,7 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
             return _load_variant(name, variant)
         where = f"the name is not in 'pinn models' or the local Hugging Face cache, and {error}"
         remedy = model_names.suggestion(name)
-        raise PinnError(f"unknown model {name!r}: {where}; {remedy}") from error
+        raise PinnError(f"the model {name!r} is unknown: {where}; {remedy}") from error
     sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
     files_of = (model_names.QUANT_FILE, model_names.PROCESSOR_FILE)
     quant, processor = (model_names.cached_file(name, each) for each in files_of)
@@ -144,7 +144,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
     else:
         content = documents.read_json(file)
     if not isinstance(content, Mapping):
-        raise PinnError(f"{file} must be a JSON object, got {content!r:.60}")
+        raise PinnError(f"{file} must have a JSON object, got {content!r:.60}")
     return sampling_from_generation_config(content, str(file or "data/models/generation.json"))
 
 
@@ -160,9 +160,11 @@ def _as_path(source: str | Path) -> Path | None:
         return path
     text = str(source)
     if path.is_dir() and (isinstance(source, Path) or model_names.find_in_catalog(text) is None):
-        raise PinnError(f"{path}: the folder has no config.json: give the folder of a model")
+        raise PinnError(f"the folder {path} has no config.json: give the folder of a model")
     if isinstance(source, Path) or text.endswith(".json") or text[:1] in (".", "/", "~"):
-        raise PinnError(f"{path}: no such file: give a config.json, its folder, or a model name")
+        raise PinnError(
+            f"the file {path} does not exist: give a config.json, its folder, or a model name"
+        )
     return None
 
 

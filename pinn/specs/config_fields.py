@@ -117,9 +117,9 @@ class ConfigFields:
         """Return an error whose message begins with the name of the config.json."""
         return PinnError(f"{self.source}: {text}")
 
-    def misfit(self, key: str, rule: str, value: object) -> PinnError:
-        """Return an error that states a key, the rule that its value breaks, and the value."""
-        return misfit(f"{self.source}: {key}", rule, value)
+    def misfit(self, rule: str, value: object) -> PinnError:
+        """Return an error that states the config.json, a key with its rule, and the value."""
+        return misfit(f"{self.source}: {rule}", value)
 
     def get(self, *sizes: str) -> Any:
         """Return the first value under given keys that is neither absent nor null; otherwise None.
@@ -149,8 +149,8 @@ class ConfigFields:
         names, value = keys(*sizes), self.get(*sizes)
         if isinstance(value, list) and value:
             if any(each != value[0] for each in value):
-                error = self.misfit(" or ".join(names), "have equal values in all layers", value)
-                raise UnknownLayersError(error)
+                rule = f"{' or '.join(names)} must have equal values in all layers"
+                raise UnknownLayersError(self.misfit(rule, value))
             value = value[0]
         if value is None:
             value = default
@@ -163,9 +163,9 @@ class ConfigFields:
         key = next((name for name in names if self.get(name) is not None), names[0])
         whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
         if isinstance(value, bool) or not whole:
-            raise self.misfit(key, "be a whole number", value)
+            raise self.misfit(f"{key} must be a whole number", value)
         if value < least:
-            raise self.misfit(key, f"be at least {least}", value)
+            raise self.misfit(f"{key} must be at least {least}", value)
         check_size(value, most, f"{self.source}: {key}", "correct the file")
         return int(value)
 
@@ -181,7 +181,7 @@ class ConfigFields:
             if isinstance(value, bool):
                 return value
             if value is not None:
-                raise self.misfit(key, "be the JSON value true or false, without quotes", value)
+                raise self.misfit(f"{key} must be the JSON value true or false, unquoted", value)
         return None
 
     def of_layer(self, layer: int, kind: str, part: str) -> Mapping[str, object]:
@@ -233,7 +233,7 @@ class ConfigFields:
         value = self.listed(key)
         for each in value:
             if isinstance(each, bool) or not isinstance(each, int) or each < 0:
-                raise self.misfit(key, "list layers such as [0, 1]", each)
+                raise self.misfit(f"{key} must be a list of layer numbers such as [0, 1]", each)
         return set(value)
 
     def listed(self, key: str) -> list[Any]:
@@ -244,7 +244,7 @@ class ConfigFields:
         """
         value = self.get(key)
         if value is not None and not isinstance(value, list):
-            raise self.misfit(key, "be a list", value)
+            raise self.misfit(f"{key} must be a list", value)
         return value or []
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
@@ -269,7 +269,7 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
         PinnError: If the document or its ``text_config`` is no JSON object.
     """
     if not isinstance(config, Mapping):
-        raise PinnError(f"{source}: a config.json must be a JSON object, got {config!r:.60}")
+        raise PinnError(f"{source}: the config.json must be a JSON object, got {config!r:.60}")
     thinker = config.get("thinker_config")  # the part of Qwen-Omni's model that processes prompts
     outer = thinker if isinstance(thinker, Mapping) else config
     nested = [outer.get("text_config"), outer.get("llm_config")]
@@ -278,7 +278,8 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     if text is config and elsewhere:
         raise PinnError(
             f"{source}: the sizes of the text model are in the config.json of {written(elsewhere)}"
-            ": put the content of that file under text_config, and the encoder's under audio_config"
+            ": copy the content of that config.json to text_config, and the encoder's to "
+            "audio_config"
         )
     if not isinstance(text, Mapping):
         raise PinnError(f"{source}: text_config must be a JSON object, got {text!r:.60}")
@@ -307,7 +308,7 @@ def check_supported(fields: ConfigFields) -> None:
         UnknownLayersError: If a layer type is not supported, or ``model_type`` is missing.
     """
     if not fields.model_type:
-        raise UnknownLayersError(fields.error("model_type is missing"))
+        raise UnknownLayersError(fields.error("the key model_type is missing"))
     unsupported = models_file("types.json")["unsupported"].get(fields.model_type)
     kind = unsupported or next((kind for kind, _ in marked_kinds(fields)), None)
     if not fields.is_listed and fields.architecture.endswith("ForMaskedLM"):

@@ -130,7 +130,7 @@ class Flag:
         try:
             return self._typed(value)
         except (ValueError, TypeError, KeyError, OverflowError):
-            raise self._refusal(f"be {_KINDS[self.kind]}", value, name) from None
+            raise self._refusal(_KINDS[self.kind], value, name) from None
 
     def _typed(self, value: object) -> FlagValue:
         if self.kind == "bool":
@@ -152,9 +152,9 @@ class Flag:
             return
         if not _is_kind(value, self.kind):
             positive = self.kind == "int" and self.least == 1
-            raise self._refusal(self._range() if positive else f"be {_KINDS[self.kind]}", value)
+            raise self._refusal(self._range() if positive else _KINDS[self.kind], value)
         if not isinstance(value, str | bool) and not abs(value) <= MOST_FLAG:
-            raise self._refusal(f"be at most {MOST_FLAG:,}", value)
+            raise self._refusal(f"at most {MOST_FLAG:,}", value)
         if self.allowed and value not in (*self.allowed, self.default):
             remedy = self.remedy or f"use one of {', '.join(self.allowed)}"
             raise PinnError(f"{self.option} {value!r} is unknown: {remedy}")
@@ -171,21 +171,21 @@ class Flag:
         low = self.least if self.above is None else self.above
         if self.most is not None:
             if low is None:
-                return f"be at most {self.most:g}"
-            return f"be in {'[' if self.above is None else '('}{low:g}, {self.most:g}]"
+                return f"at most {self.most:,.10g}"
+            return f"in {'[' if self.above is None else '('}{low:.10g}, {self.most:.10g}]"
         if self.kind == "int" and self.least == 1:
-            return "be a positive whole number"
+            return "a positive whole number"
         if low == 0:
-            return "not be negative" if self.above is None else "be positive"
-        return f"be {'at least' if self.above is None else 'above'} {low:g}"
+            return "0 or more" if self.above is None else "positive"
+        return f"{'at least' if self.above is None else 'above'} {low:,.10g}"
 
-    def _refusal(self, rule: str, value: object, name: str = "") -> PinnError:
+    def _refusal(self, expected: str, value: object, name: str = "") -> PinnError:
         remedy = self.remedy
         if not remedy and self.default_text:
-            remedy = f"leave it out for the default, {self.default_text}"
+            remedy = f"omit the flag for the default, {self.default_text}"
         remedy = remedy or "give a value, or omit the flag"
         got = written(value) if isinstance(value, int) and abs(value) > MOST_FLAG else repr(value)
-        return PinnError(f"{name or self.option} must {rule}, got {got}: {remedy}")
+        return PinnError(f"{name or self.option} must be {expected}, got {got}: {remedy}")
 
 
 #: Flag of this project, for every engine, that skips the compatibility checks.

@@ -72,17 +72,17 @@ class GpuSpec:
         for name, (least, example) in _LEAST.items():
             value = getattr(self, name)
             if not least <= value <= MOST_DATASHEET:
-                rule = f"from {least:g} to {MOST_DATASHEET:g} in SI units ({example})"
-                raise misfit(f"GPU {self.name}: {name}", f"be positive, {rule}", value)
+                rule = f"{name} must be {least:g} to {MOST_DATASHEET:g} in SI units ({example})"
+                raise misfit(f"GPU {self.name}: {rule}", value)
         peaks = self.peak_flop_per_s
         if not peaks.get("bf16", 0) >= 1:
             needs = "peak_flop_per_s needs a positive 'bf16' entry"
             raise PinnError(f"GPU {self.name}: {needs}, got {peaks!r:.200}")
         for kind, value in peaks.items():
             if value != 0 and not _LEAST_FLOP_PER_S <= value <= MOST_DATASHEET:
-                units = "in SI units (989 TFLOP/s are 9.89e14)"
-                rule = f"be 0 or from {_LEAST_FLOP_PER_S:g} to {MOST_DATASHEET:g} {units}"
-                raise misfit(f"GPU {self.name}: the {kind} rate", rule, value)
+                rates = f"{_LEAST_FLOP_PER_S:g} to {MOST_DATASHEET:g} FLOP/s"
+                rule = f"the {kind} rate must be 0 or {rates} (989 TFLOP/s are 9.89e14)"
+                raise misfit(f"GPU {self.name}: {rule}", value)
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth_bytes_per_s, self.sm_count))
@@ -186,8 +186,8 @@ def _number(
         if key in values:
             value = values[key]
             if not is_finite(value) or not 0 < value * unit <= MOST_DATASHEET:
-                where = f"{source}: GPU {name}: {key}"
-                raise misfit(where, "be a positive number in the unit of its key", value)
+                rule = f"{key} must be a positive number in the unit of its key"
+                raise misfit(f"{source}: GPU {name}: {rule}", value)
             return value * unit
     return None
 
@@ -200,7 +200,7 @@ def _peaks(name: str, values: Mapping[str, object], source: str) -> dict[str, fl
             f"the FP8 rate is {fp8 / bf16:.1f} times the 16-bit rate, so it is probably "
             "the rate with sparsity"
         )
-        warnings.warn(f"{source}: GPU {name}: {said}: using half of it", stacklevel=3)
+        warnings.warn(f"{source}: GPU {name}: {said}; half of this rate is used", stacklevel=3)
         fp8 /= 2
     found = {"bf16": bf16, "fp8": fp8}
     return {kind: value for kind, value in found.items() if value is not None}
@@ -256,11 +256,11 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
         refuse_other_vendor(text)
         several = text.split(",")
         if len(several) > 1 and all(find_gpu(each.strip()) for each in several):
-            raise PinnError(f"--gpu takes one GPU here, got {text!r}: give one of them")
+            raise PinnError(f"--gpu takes one GPU in this command, got {text!r}: give one GPU")
         *others, last = _nearest_gpus(text)
         raise PinnError(
-            f"unknown GPU {text!r}: did you mean {', '.join(others)} or {last}? 'pinn gpus' lists "
-            "all; or give the path of a JSON file with its datasheet"
+            f"the GPU {text!r} is unknown: did you mean {', '.join(others)} or {last}? 'pinn gpus' "
+            "lists all names; or give the path of a datasheet's JSON file"
         )
     return gpu
 
@@ -307,7 +307,7 @@ def _known() -> dict[str, Path]:
             other = found.setdefault(_plain(name), path)
             if other != path:
                 raise PinnError(
-                    f"{path}: the name {name!r} is already used in {other.name}: use another"
+                    f"{path}: the name {name!r} is already used in {other.name}: use another name"
                 )
     return found
 
@@ -320,7 +320,7 @@ def _catalogued(path: Path) -> GpuSpec:
 def _load_file(path: Path, entry: str | None) -> GpuSpec:
     values = read_json(path)
     if not isinstance(values, Mapping):
-        raise PinnError(f"{path}: a GPU file must be a JSON object, got {values!r:.60}")
+        raise PinnError(f"{path}: the file of a GPU must be a JSON object, got {values!r:.60}")
     if "memory_bandwidth_bytes_per_s" in values or "peak_flop_per_s" in values:
         found = _read_own(values, path)
         refuse_other_vendor(found.name, found.source)
@@ -330,7 +330,7 @@ def _load_file(path: Path, entry: str | None) -> GpuSpec:
         entry = next(iter(nested))
     if entry is None or entry not in nested:
         held = (", ".join(nested) or "no GPU") + (f", not {entry}" if entry else "")
-        raise PinnError(f"{path} has {held}: choose one with {path}#NAME")
+        raise PinnError(f"{path} has {held}, expected one GPU: give {path}#NAME to choose a GPU")
     refuse_other_vendor(entry)
     return read_foreign_gpu(entry, nested[entry], find_gpu(entry), str(path))
 
@@ -342,17 +342,17 @@ def _read_own(values: Mapping[str, Any], path: Path) -> GpuSpec:
         what = f"lacks {', '.join(sorted(missing))}" if missing else "has an unknown field"
         more = f": {', '.join(sorted(extra))}" if extra else ""
         expected = ", ".join(sorted(wanted))
-        raise PinnError(f"{path}: the GPU {what}{more}; expected exactly {expected}")
+        raise PinnError(f"{path}: the GPU {what}{more}: give exactly the fields {expected}")
     peaks = values["peak_flop_per_s"]
     numbers = {name: values[name] for name in _NUMBERS}
     if not isinstance(peaks, Mapping):
         raise PinnError(f"{path}: peak_flop_per_s must map bf16, fp8 ... to FLOP/s, got {peaks!r}")
     for name, value in {**numbers, **peaks}.items():
         if not is_finite(value):
-            raise misfit(f"{path}: {name}", "be a number in SI units", value)
+            raise misfit(f"{path}: {name} must be a number in SI units", value)
     for name in ("name", "source"):
         if not isinstance(values[name], str):
-            raise misfit(f"{path}: {name}", "be text", values[name])
+            raise misfit(f"{path}: {name} must be text", values[name])
     if not isinstance(values["has_nvlink"], bool):
-        raise misfit(f"{path}: has_nvlink", "be true or false", values["has_nvlink"])
+        raise misfit(f"{path}: has_nvlink must be true or false", values["has_nvlink"])
     return GpuSpec(**{name: values[name] for name in wanted})

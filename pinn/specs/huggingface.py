@@ -168,7 +168,8 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     if nested is not None:
         kda = nested.get("kda_layers") if isinstance(nested, dict) else None
         if not isinstance(kda, list):
-            raise fields.error("linear_attn_config must list its kda_layers")
+            rule = "linear_attn_config must have the list kda_layers"
+            raise fields.misfit(rule, kda)
         return [LINEAR if i + 1 in kda else FULL for i in range(layers)]
     found = fields.get("layer_plan")
     if found is None and fields.get("full_attention_interval") is not None:
@@ -181,13 +182,14 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     if words and fields.get("block_types") is not None:
         words *= -(-layers // len(words))
     if len(words) < layers:
-        raise fields.misfit(" or ".join(keys("layer_plan")), f"name each of {layers} layers", found)
+        names = " or ".join(keys("layer_plan"))
+        raise fields.misfit(f"{names} must have a type for each of {layers} layers", found)
     kinds = inverted(models_file("types.json")["layer_words"])
     for each in words[:layers]:
         is_text = isinstance(each, str | int) and not isinstance(each, bool)
         if not is_text or each not in kinds:
             known = ", ".join(map(str, kinds))
-            fault = f"unknown layer type {written(each)}, expected one of {known}"
+            fault = f"the layer type {written(each)} is unknown, expected one of {known}"
             raise UnknownLayersError(fields.error(fault))
     return [kinds[each] for each in words[:layers]]
 
@@ -333,9 +335,12 @@ def longest_context(fields: ConfigFields) -> int:
     original = rope.get("original_max_position_embeddings", longest) if kind == "yarn" else longest
     if not (is_finite(factor) and is_finite(original) and original >= 1 and factor > 0):
         got = f"{written(factor)} and {written(original)}"
-        raise fields.error(f"the rope scaling needs a positive factor and context, got {got}")
-    stretched, where = int(original * factor), f"{fields.source}: tokens of context"
-    check_size(stretched, documents.MOST_MODEL_SIZE, where, "correct it")
+        raise fields.error(
+            "factor and original_max_position_embeddings of the rope scaling must be positive, "
+            f"got {got}"
+        )
+    stretched, where = int(original * factor), f"{fields.source}: the context length in tokens"
+    check_size(stretched, documents.MOST_MODEL_SIZE, where, "correct the value")
     return max(stretched, 1)
 
 
@@ -346,7 +351,7 @@ def _base_precision(fields: ConfigFields) -> Precision:
     name = _DTYPES.get(str(dtype).removeprefix("torch."))
     if name is None:
         known = ", ".join(_DTYPES)
-        raise fields.error(f"unknown torch_dtype {dtype!r}: known ones are {known}")
+        raise fields.error(f"torch_dtype must be one of {known}, got {dtype!r}")
     return precision(name)
 
 
@@ -376,7 +381,7 @@ def _precisions(
 ) -> tuple[model.WeightPrecisions, Precision]:
     if quantization is None:
         return model.WeightPrecisions(base, base, base, base, base), base
-    where = "number of layers x expressions in the quantization config"
+    where = "layers x expressions of the quantization config"
     matches = len(parts) * quantization.expressions
     check_size(matches, documents.MOST_MATCHES, where, "write fewer expressions")
     modules = module_names(parts, hidden).items()
@@ -400,7 +405,7 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
     default = "fp4" if fields.model_type == "deepseek_v4" else "fp8"
     asked = str(packed or fields.get("expert_dtype") or default)
     if asked not in _EXPERTS:
-        raise fields.misfit("expert_dtype", f"be one of {', '.join(_EXPERTS)}", asked)
+        raise fields.misfit(f"expert_dtype must be one of {', '.join(_EXPERTS)}", asked)
     return replace(of, experts=precision(_EXPERTS[asked]), shared_experts=of.attention)
 
 

@@ -287,5 +287,7 @@ def parse_size(text: str) -> tuple[int, int]:
     """
     parts = text.lower().split("x")
     if len(parts) != 2 or not all(part.isdecimal() and 0 < int(part) <= 10**5 for part in parts):
-        raise PinnError(f"--image-size must be pixels such as 1024x768, got {text!r:.40}")
+        raise PinnError(
+            f"--image-size must be width and height in pixels such as 1024x768, got {text!r:.40}"
+        )
     return int(parts[0]), int(parts[1])

@@ -80,13 +80,14 @@ def _compressed(fields: ConfigFields, layers: int) -> list[model.CompressedAtten
     by_kind = None if named is None else [rates.get(str(kind), 0) for kind in named]
     ratios = fields.per_layer("compress_ratios", layers) or by_kind or [None]
     if any(ratio not in mixers.COMPRESSION_RATIOS for ratio in ratios):
-        rule = f"give each of the {layers} layers one of {mixers.COMPRESSION_RATIOS}"
-        raise fields.misfit("compress_ratios", rule, fields.get("compress_ratios"))
+        values = f"one of {mixers.COMPRESSION_RATIOS} for each of {layers} layers"
+        rule = f"compress_ratios must be a list with {values}"
+        raise fields.misfit(rule, fields.get("compress_ratios"))
     own, integer = replace(_indexer(fields), ratio=mixers.INDEXED_RATIO), fields.integer
     heads, rank, width = map(integer, ("num_attention_heads", "q_lora_rank", "head_dim"))
     window, groups, out = map(integer, ("sliding_window", "o_groups", "o_lora_rank"))
     if heads % groups:
-        raise fields.error(f"o_groups: {groups} output groups do not divide {heads} query heads")
+        raise fields.error(f"o_groups must divide num_attention_heads, got {groups} and {heads}")
     every = model.CompressedAttentionSpec(
         heads, rank, width, qk_nope_head_dim=width, qk_rope_head_dim=0, v_head_dim=width,
         window_tokens=window, indexer=replace(own, heads=0), output_groups=groups, output_rank=out,
@@ -114,7 +115,10 @@ def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
     if _is_multi_query(fields):
         kv_heads = 1
     if heads % kv_heads:
-        raise fields.error(f"{kv_heads} KV heads do not divide the {heads} query heads")
+        raise fields.error(
+            f"the number of KV heads must divide the number of query heads, got {kv_heads} KV and "
+            f"{heads} query heads"
+        )
     width = mixers.head_width(fields, heads)
     value = None if fields.get("v_head_dim") is None else fields.integer("v_head_dim")
     return AttentionSpec(
@@ -171,7 +175,10 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
             if size is not None and (
                 isinstance(size, bool) or not isinstance(size, int) or size < 1
             ):
-                raise fields.error(f"sliding_window must list tokens or null, got {size!r:.60}")
+                raise fields.error(
+                    "sliding_window must be a list of positive whole numbers or nulls, got "
+                    f"{size!r:.60}"
+                )
         return [window[i % len(window)] if window else None for i in range(layers)]
     tokens = fields.integer("sliding_window", least=0)
     return [tokens or None if on else None for on in _windowed_layers(fields, layers)]
@@ -249,7 +256,10 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
     if idle:  # LongCat-Flash: some of the experts that a token selects compute nothing
         top_k = max(round(top_k * experts / (experts + idle)), 1)
     if top_k > experts:
-        raise fields.error(f"{top_k} experts per token are more than the {experts} experts")
+        raise fields.error(
+            f"the number of experts per token must be at most the {experts} experts of a layer, "
+            f"got {top_k}"
+        )
     # The config lists two widths of experts: that of experts for text, then that of experts for
     # images.
     if fields.is_type("image_experts"):
@@ -300,7 +310,8 @@ def _dense_width(fields: ConfigFields) -> int:
         times, thirds = fields.get("block_ffn_dim_multiplier") or 1.0, int(2 * width / 3)
         multiple = fields.integer("block_multiple_of")
     if not is_finite(times) or times <= 0:
-        raise fields.misfit("ffn_mult or block_ffn_dim_multiplier", "be a positive number", times)
+        key = "ffn_mult or block_ffn_dim_multiplier"
+        raise fields.misfit(f"{key} must be a positive number", times)
     return -(-int(times * thirds) // multiple) * multiple
 
 

@@ -338,7 +338,9 @@ def head_width(fields: ConfigFields, heads: int) -> int:
         return fields.integer("head_dim")
     hidden = fields.integer("hidden_size")
     if hidden % heads:
-        raise fields.error(f"{heads} heads do not divide the hidden_size {hidden}: add head_dim")
+        raise fields.error(
+            f"the {heads} heads do not divide the hidden_size {hidden}: add the key head_dim"
+        )
     return hidden // heads
 
 
@@ -414,5 +416,5 @@ def stated_state_bytes(fields: ConfigFields) -> float:
     if stated is None:
         return _BYTES["bfloat16"]
     if not isinstance(stated, str) or stated not in _BYTES:
-        raise fields.misfit("mamba_ssm_dtype", f"be one of {', '.join(_BYTES)}", stated)
+        raise fields.misfit(f"mamba_ssm_dtype must be one of {', '.join(_BYTES)}", stated)
     return _BYTES[stated]

@@ -49,15 +49,16 @@ class Sampling:
 
     def __post_init__(self) -> None:
         rules = {
-            "temperature": (self.temperature >= 0, "not be negative"),
-            "top_k": (self.top_k >= -1, "be at least -1"),
-            "top_p": (0 < self.top_p <= 1, "lie in (0, 1]"),
-            "min_p": (0 <= self.min_p <= 1, "lie in [0, 1]"),
-            "repetition_penalty": (self.repetition_penalty > 0, "be positive"),
+            "temperature": (self.temperature >= 0, "0 or more"),
+            "top_k": (self.top_k >= -1, "at least -1"),
+            "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
+            "min_p": (0 <= self.min_p <= 1, "in [0, 1]"),
+            "repetition_penalty": (self.repetition_penalty > 0, "positive"),
         }
         for name, (holds, rule) in rules.items():
             if not holds:
-                raise PinnError(f"sampling: {name} must {rule}, got {getattr(self, name)}")
+                got = getattr(self, name)
+                raise PinnError(f"the sampling setting {name} must be {rule}, got {got}")
 
     @property
     def is_greedy(self) -> bool:
@@ -106,7 +107,8 @@ def overridden(base: Sampling, override: str) -> Sampling:
     values = json_object(override, flag, GREEDY)
     unknown = [name for name in values if name not in (*_NAMES, *_IGNORED)]
     if unknown:
-        raise PinnError(f"{flag}: unknown {', '.join(unknown)}: use {', '.join(_NAMES)}")
+        known = ", ".join(_NAMES)
+        raise PinnError(f"{flag} has unknown keys ({', '.join(unknown)}): use {known}")
     own = {name: getattr(base, name) for name in _NAMES}
     return _sampling(own | {n: v for n, v in values.items() if n in _NAMES}, flag)
 
@@ -119,7 +121,7 @@ def _sampling(values: Mapping[str, Any], source: str) -> Sampling:
             raise PinnError(f"{source}: {name} must be a number, got {written(value)}")
         if name == "top_k" and value != int(value):
             raise PinnError(f"{source}: top_k must be a whole number, got {value}")
-        check_size(value, MOST_MODEL_SIZE, f"{source}: {name}", "correct it")
+        check_size(value, MOST_MODEL_SIZE, f"{source}: {name}", "correct the value")
     try:
         return Sampling(**given | ({"top_k": int(given["top_k"])} if "top_k" in given else {}))
     except PinnError as error:
@@ -473,11 +475,15 @@ class ModelSpec:
         for name in ("hidden_size", "vocab_size", "max_position"):
             if getattr(self, name) <= 0:
                 got = getattr(self, name)
-                raise PinnError(f"model {self.name}: {name} must be positive, got {got}")
+                raise PinnError(f"{name} of the model {self.name} must be positive, got {got}")
         if not self.layer_groups:
-            raise PinnError(f"model {self.name}: has no layers, expected at least one")
-        if len({g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}) > 1:
-            raise PinnError(f"model {self.name}: several mixture-of-experts shapes, expected one")
+            raise PinnError(f"the model {self.name} has no layers, expected at least one")
+        shapes = {g.ffn for g in self.layer_groups if isinstance(g.ffn, MoeFfnSpec)}
+        if len(shapes) > 1:
+            raise PinnError(
+                f"the mixture-of-experts layers of the model {self.name} have {len(shapes)} "
+                "shapes, expected one"
+            )
 
     def __hash__(self) -> int:
         # Models are looked up in caches often, so the hash covers only fields that distinguish

@@ -93,7 +93,7 @@ def find_in_catalog(name: str) -> tuple[str, Path] | None:
     keys = full_names().get(name.strip("/").lower(), [])
     if len(keys) > 1:
         names = ", ".join(catalog_files()[key][0] for key in keys)
-        raise PinnError(f"model name {name!r} fits several models: use one of {names}")
+        raise PinnError(f"the model name {name!r} fits several models: use one of {names}")
     return catalog_files()[keys[0]] if keys else None
 
 
@@ -157,10 +157,10 @@ def download_config(repo_id: str) -> Path:
             model or keeps it gated, or if a download fails.
     """
     if not hub_is_reachable():
-        raise PinnError("the model hub cannot be reached")
+        raise PinnError("the Hugging Face hub cannot be reached")
     path = _download(repo_id, "config.json")
     if path is None:
-        raise PinnError("the model hub does not have it")
+        raise PinnError("the Hugging Face hub has no such model")
     for name in (QUANT_FILE, GENERATION_FILE, PROCESSOR_FILE):
         _download(repo_id, name)
     return path
@@ -173,17 +173,19 @@ def _download(repo_id: str, filename: str) -> Path | None:
     try:
         return Path(hf_hub_download(repo_id, filename, etag_timeout=PROBE_TIMEOUT_S))
     except errors.GatedRepoError as error:
-        raise PinnError("the model is gated: accept its licence and set HF_TOKEN") from error
+        remedy = "accept the licence of the model, and set HF_TOKEN to your token"
+        raise PinnError(f"the model is gated on the Hugging Face hub: {remedy}") from error
     # EntryNotFoundError and its subclasses are also ValueErrors, so their clauses come before
     # ValueError's.
     except errors.LocalEntryNotFoundError as error:
-        raise PinnError("the model hub did not answer (LocalEntryNotFoundError)") from error
+        raise PinnError("the Hugging Face hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
         return None
     except (errors.RepositoryNotFoundError, ValueError) as error:
-        raise PinnError("the model hub does not have it") from error
+        raise PinnError("the Hugging Face hub has no such model") from error
     except Exception as error:  # transport errors of any HTTP library that the hub client uses
-        raise PinnError(f"the model hub did not answer ({type(error).__name__})") from error
+        name = type(error).__name__
+        raise PinnError(f"the Hugging Face hub did not answer ({name})") from error
 
 
 def hub_is_reachable() -> bool:
@@ -247,7 +249,7 @@ def check_path(path: Path) -> None:
         return
     if path.suffix == ".gguf" or (is_folder and next(path.glob("*.gguf"), None)):
         raise PinnError(
-            f"{path}: GGUF is llama.cpp's format, whose kernels were not "
+            f"{path} is a model in llama.cpp's format GGUF, whose kernels were not "
             "measured: give the config.json of the model from which it was made, "
             "with --quantization int4 for its size"
         )
@@ -256,7 +258,6 @@ def check_path(path: Path) -> None:
         content = read_json(adapter)
         base = content.get("base_model_name_or_path") if isinstance(content, Mapping) else None
         raise PinnError(
-            f"{adapter} is a LoRA adapter, not a model: give the model that it "
-            f"adapts ({base or 'which it does not state'}); the step time of the "
-            "adapter is not predicted"
+            f"{adapter} is a LoRA adapter, whose step time is not predicted: give the "
+            f"base model of the adapter ({base or 'which the file does not state'})"
         )

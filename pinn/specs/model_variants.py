@@ -64,7 +64,7 @@ def format_of(text: str) -> str | None:
     methods, label = quantization_words("flag_methods"), label_of(text)
     if text not in methods and text != _UNSAID and label not in SCHEMES:
         known = ", ".join((*SCHEMES, *quantization_words("flag_formats"), *methods))
-        raise PinnError(f"unknown precision {text!r}: use one of {known}")
+        raise PinnError(f"the number format {text!r} is unknown: use one of {known}")
     return None if text == _UNSAID else label
 
 

@@ -162,11 +162,13 @@ def _compiled(pattern: str, source: str) -> re.Pattern[str]:
     """Return a compiled pattern; refuse nested or many repeats, which are slow to match."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
         raise PinnError(
-            f"{source}: the expression {pattern!r:.80} repeats more than {_MOST_REPEATS} parts, or "
-            "repeats a repeated part: simplify the expression"
+            f"{source}: the pattern {pattern!r:.80} repeats more than {_MOST_REPEATS} parts, or "
+            "repeats a repeated part: simplify the pattern"
         )
     try:
         return re.compile(pattern.removeprefix("re:"))
     except (re.error, OverflowError, RecursionError) as error:
-        fault, remedy = f"is no regular expression ({error})", "correct the quantization config"
-        raise PinnError(f"{source}: {pattern!r} {fault}: {remedy}") from error
+        raise PinnError(
+            f"{source}: the pattern {pattern!r} is no regular expression ({error}): correct the "
+            "quantization config"
+        ) from error

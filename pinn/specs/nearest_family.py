@@ -32,7 +32,8 @@ def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpe
             how = "as the nearest known family" if has_them or not fields.model_type else "without"
             first = f"drop {', '.join(keys)} and " if keys else ""
             near = "" if how != "without" else ", the nearest known family,"
-            return f'; to read it {how}, {first}set "model_type": "{family}"{near} in a copy of it'
+            model_type = f'{first}set "model_type": "{family}"{near}'
+            return f"; to read the file {how}, {model_type} in a copy of the file"
     return "" if fields.model_type else ": give the config.json of a decoder language model"
 
 

@@ -38,6 +38,6 @@ def refuse_other_vendor(name: str, *texts: str) -> None:
     if vendor is not None:
         why = "predictions are based on measurements of NVIDIA GPUs"
         raise PinnError(
-            f"{name!r:.80}: GPUs of {vendor} are not supported, since {why}: "
-            "'pinn gpus' lists supported ones"
+            f"{name!r:.80} is a GPU of {vendor}, which is not supported, since {why}: "
+            "'pinn gpus' lists supported GPUs"
         )

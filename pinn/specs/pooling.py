@@ -15,8 +15,9 @@ def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
         PinnError: If ``runner`` is ``generate`` and the model has no output head.
     """
     if runner == GENERATE and model.pooled:
-        fault = f"{model.name} has no output head"
-        raise PinnError(f"--runner {GENERATE}: {fault}: leave it out")
+        raise PinnError(
+            f"--runner is {GENERATE}, but {model.name} has no output head: omit --runner"
+        )
     return replace(model, pooled=True) if runner == POOLING and not model.pooled else model
 
 
@@ -27,5 +28,7 @@ def check_output(model: ModelSpec, output_tokens: int) -> None:
         PinnError: If the model is a pooling model and the number of output tokens is not 0.
     """
     if model.pooled and output_tokens > 0:
-        fault = f"{model.name} is served for embeddings or scores and generates no tokens"
-        raise PinnError(f"{fault}: give --output-len 0, got {output_tokens:,}")
+        raise PinnError(
+            f"--output-len must be 0 for {model.name}, which is served for embeddings or scores "
+            f"and generates no tokens, got {output_tokens:,}"
+        )

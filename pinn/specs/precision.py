@@ -86,5 +86,6 @@ def precision(name: str) -> Precision:
     1.0
     """
     if name not in PRECISIONS:
-        raise PinnError(f"unknown precision {name!r}: known ones are {', '.join(PRECISIONS)}")
+        known = ", ".join(PRECISIONS)
+        raise PinnError(f"the number format {name!r} is unknown: use one of {known}")
     return PRECISIONS[name]

@@ -92,7 +92,7 @@ def read_quantization(
     except PinnError as error:
         if fallback is None:
             raise
-        warnings.warn(f"{error}; using {fallback} for all linear layers", stacklevel=2)
+        warnings.warn(f"{error}. {fallback} is assumed for all linear layers", stacklevel=2)
         named = [(["Linear"], fallback)]
     groups = [(ModulePatterns(t, source), precision(f) if f else None) for t, f in named]
     # A pattern of a matrix's name takes precedence over the class name "Linear" (vLLM:
@@ -132,6 +132,9 @@ def _kv_cache(block: Block) -> Precision | None:
         is_fp8 = isinstance(scheme, str) and scheme.lower().startswith("fp8")
     if is_fp8:
         return precision("fp8")
-    unknown = f"{block.source}: unknown KV cache format {scheme!r}"
-    warnings.warn(f"{unknown}; like vLLM, keeping the model's own", stacklevel=2)
+    warnings.warn(
+        f"{block.source}: the KV cache format {scheme!r} is unknown; the model's own number format "
+        "is used, as in vLLM",
+        stacklevel=2,
+    )
     return None

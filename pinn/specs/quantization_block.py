@@ -39,11 +39,14 @@ class Block:
             PinnError: Always; the message states the key, its known values and the flag that
                 overrides the file.
         """
-        listed = ", ".join(map(str, known)) if isinstance(known, list | tuple | dict) else known
+        listed = known
+        if isinstance(known, list | tuple | dict):
+            listed = f"one of {', '.join(map(str, known))}"
         where = f" of {self.method}" if self.method and key != "quant_method" else ""
         raise PinnError(
-            f"{self.source}: unknown quantization ({key}{where} is {value!r:.80}): known ones are "
-            f"{listed}; or give --quantization, one of {', '.join(PRECISIONS)}"
+            f"{self.source}: the quantization is unknown ({key}{where} is {value!r:.80}), "
+            f"expected {listed}: correct the file, or give --quantization, one of "
+            f"{', '.join(PRECISIONS)}"
         )
 
     def named(self, key: str, value: object, table: Mapping[str, str]) -> str:
@@ -89,5 +92,7 @@ class Block:
         """
         value = self.values.get(key)
         if value is not None and not isinstance(value, list):
-            raise PinnError(f"{self.source}: {key} must list names of modules, got {value!r:.60}")
+            raise PinnError(
+                f"{self.source}: {key} must be a list of module names, got {value!r:.60}"
+            )
         return [str(entry) for entry in value or ()]

@@ -107,11 +107,13 @@ def asked_kind(flags: MediaFlags) -> str:
     audio = flags.audio_seconds > 0
     if flags.images_per_request and audio:
         raise PinnError(
-            "--images-per-request and --audio-seconds cannot be used together: give one of them, "
-            "and count the tokens of the other in --input-len"
+            "--images-per-request and --audio-seconds cannot be used together: give one of the "
+            "two, and count the tokens of the other in --input-len"
         )
     if flags.audios_per_request != 1 and not audio:
-        raise PinnError("--audios-per-request needs the length of each clip: give --audio-seconds")
+        raise PinnError(
+            "--audios-per-request is given without the length of each clip: give --audio-seconds"
+        )
     return IMAGE if flags.images_per_request else AUDIO if audio else ""
 
 
@@ -141,8 +143,9 @@ def request_media(
     if reader is None or isinstance(reader, Unread):
         part = {IMAGE: "vision", AUDIO: "audio"}[kind]
         reason = reader.reason if reader else f"its config.json has no {part}_config"
-        fault = f"{OPTIONS[kind][0]}: the tokens of {WORDS[kind]} of {name} are unknown: {reason}"
-        raise PinnError(f"{fault}: count them in --input-len")
+        fault = f"the number of tokens of {WORDS[kind]} of {name} is unknown, as {reason}"
+        remedy = f"omit {OPTIONS[kind][0]}, and count these tokens in --input-len"
+        raise PinnError(f"{fault}: {remedy}")
     if isinstance(reader, ImageReader):
         item, size, count = reader.item(*pixels), flags.image_size, flags.images_per_request
     else:

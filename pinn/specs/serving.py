@@ -107,5 +107,5 @@ class ServingSpec:
         for each in flags_of(ServingSpec):
             foreign = each.engines and self.engine not in each.engines
             if foreign and getattr(self, each.name) != each.default:
-                remedy = "omit the flag, or give an --engine that has the flag"
-                raise PinnError(f"{self.engine} has no {each.option}: {remedy}")
+                remedy = f"omit {each.option}, or give an --engine that has this flag"
+                raise PinnError(f"{self.engine} has no flag {each.option}: {remedy}")

@@ -120,7 +120,8 @@ class Speculation:
             PinnError: If no acceptance rate is given, and none is assumed for the method.
         """
         if not self.acceptance:
-            raise PinnError(f"{self.method} drafts: {default_acceptance(self.method).text}")
+            reason = default_acceptance(self.method).text
+            raise PinnError(f"no acceptance rate is assumed for {self.method} drafts: {reason}")
         return tuple(accumulate(self.acceptance, mul))
 
     @property
@@ -193,7 +194,8 @@ def asked_of_vllm(config: str) -> Speculation:
     method = _text(values, "method") or _guessed(draft)
     method = MTP if method.endswith("_mtp") else method.strip("[]")
     if method not in METHODS:
-        raise _not_modelled("config: method", method, f"one of {', '.join(METHODS)}")
+        known = f"one of {', '.join(METHODS)}"
+        raise _not_modelled("method of --speculative-config", method, known)
     tokens = _count(values, "num_speculative_tokens", 1 if method == MTP else None)
     return _chain(method, tokens, "" if method in (MTP, NGRAM) else draft)
 
@@ -210,7 +212,8 @@ def asked_of_trtllm(config: str) -> Speculation:
     kind = _text(values, "decoding_type")
     method = _words("trtllm", "method").get(kind.lower())
     if method is None:
-        raise _not_modelled("config: decoding_type", kind, "MTP, Eagle, NGram or DraftTarget")
+        known = "MTP, Eagle, NGram or DraftTarget"
+        raise _not_modelled("decoding_type of --speculative-config", kind, known)
     if method == MTP:
         return _chain(MTP, _count(values, "num_nextn_predict_layers", 1))
     return _chain(method, _count(values, "max_draft_len"), _text(values, "speculative_model_dir"))
@@ -250,7 +253,7 @@ def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, .
     methods = _words("sglang", "method")
     method = methods.get(algorithm.upper())
     if method is None:
-        raise _not_modelled("algorithm", algorithm, f"one of {', '.join(methods)}")
+        raise _not_modelled("--speculative-algorithm", algorithm, f"one of {', '.join(methods)}")
     if method == EAGLE and not draft:
         method = MTP
     if method == NGRAM:
@@ -265,13 +268,15 @@ def asked_of_sglang(serving: ServingSpec, model_type: str, release: tuple[int, .
             f"and {branches} branches: use 2 to {most}"
         )
     if draft_tokens > MOST_TOKENS:
-        raise PinnError(f"--speculative-num-draft-tokens must be at most {MOST_TOKENS}")
+        raise PinnError(
+            f"--speculative-num-draft-tokens must be at most {MOST_TOKENS}, got {draft_tokens}"
+        )
     own = "" if method == MTP else draft
     return Speculation(method, draft_tokens - 1, steps, branches, (), own)
 
 
 def _not_modelled(what: str, got: str, known: str) -> PinnError:
-    return PinnError(f"--speculative-{what} {got!r:.60} is not modelled: use {known}")
+    return PinnError(f"{what} is {got!r:.60}, which is not modelled: use {known}")
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
@@ -284,7 +289,9 @@ def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
 def _guessed(draft: str) -> str:
     """Return the speculation method that vLLM infers from a draft model's name."""
     if not draft:
-        raise PinnError("--speculative-config needs a method or a model: add one")
+        raise PinnError(
+            "--speculative-config has neither the key method nor the key model: add one of the keys"
+        )
     name = draft.lower()
     if name.strip("[]") == NGRAM:
         return NGRAM
@@ -299,21 +306,21 @@ def _asked(engine: str, config: str, example: str) -> dict[str, Any]:
     unknown = ", ".join(str(key) for key in values if key not in known_keys)
     if unknown:
         known = ", ".join(sorted(own))
-        raise PinnError(f"--speculative-config: unknown {unknown!r:.80}: use {known}")
+        raise PinnError(f"--speculative-config has unknown keys ({unknown:.80}): use {known}")
     return values
 
 
 def _text(values: Mapping[str, object], key: str) -> str:
     value = values.get(key) or ""
     if not isinstance(value, str):
-        raise misfit(f"--speculative-config: {key}", "be text", value)
+        raise misfit(f"{key} of --speculative-config must be text", value)
     return value
 
 
 def _count(values: Mapping[str, object], key: str, default: int | None = None) -> int:
     value = values.get(key, default)
     if value is None:
-        raise PinnError(f"--speculative-config needs {key}: add it")
+        raise PinnError(f"--speculative-config lacks the key {key}: add {key}")
     if isinstance(value, bool) or not is_finite(value) or value != int(value):
-        raise misfit(f"--speculative-config: {key}", "be a whole number", value)
+        raise misfit(f"{key} of --speculative-config must be a whole number", value)
     return int(value)

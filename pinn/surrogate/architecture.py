@@ -57,16 +57,16 @@ class NetworkSettings:
 
     def __post_init__(self) -> None:
         for name, most, what in (
-            ("hidden", documents.MOST_HIDDEN, "units of a hidden layer"),
-            ("depth", documents.MOST_DEPTH, "hidden layers"),
+            ("hidden", documents.MOST_HIDDEN, "the number of units of a hidden layer"),
+            ("depth", documents.MOST_DEPTH, "the number of hidden layers"),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise documents.misfit(f"network {name}", "be a whole number", value)
+                raise documents.misfit(f"{name} of the network must be a whole number", value)
             documents.check_size(value, most, what, "train a smaller network")
         if not documents.is_finite(self.beta_bound) or not 0 <= self.beta_bound <= _MOST_BOUND:
-            rule = f"lie between 0 and {_MOST_BOUND}"
-            raise documents.misfit("network beta_bound", rule, self.beta_bound)
+            rule = f"beta_bound of the network must be a number from 0 to {_MOST_BOUND}"
+            raise documents.misfit(rule, self.beta_bound)
 
 
 def trunk_layers(settings: NetworkSettings) -> list[str]:

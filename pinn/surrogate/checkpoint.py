@@ -79,25 +79,28 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     path = Path(path)
     if not path.is_file():
         raise PinnError(
-            f"no checkpoint at {path}: train one with 'python train.py', or give another path"
+            f"there is no checkpoint at {path}: train a checkpoint with 'python train.py', or give "
+            "another path"
         )
     size, most = path.stat().st_size, documents.MOST_CHECKPOINT_BYTES
-    documents.check_size(size, most, f"{path}: bytes", "give a checkpoint")
+    documents.check_size(size, most, f"the size of {path} in bytes", "give a checkpoint")
     try:
         with safe_open(path, framework="numpy") as file:
             header = documents.parse_json((file.metadata() or {})["pinn"], str(path))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, KeyError, TypeError, PinnError, OSError) as error:
         raise PinnError(
-            f"{path} is not a readable checkpoint ({type(error).__name__}: {error}): it may be cut "
-            "off; copy it again or train a new one with 'python train.py'"
+            f"{path} is not a readable checkpoint ({type(error).__name__}: {error}), perhaps "
+            "because the file was cut off: copy the file again, or train a new checkpoint with "
+            "'python train.py'"
         ) from error
     _check_header(header, path)
     try:
         anchors = _anchors(tensors, header)
         network = NetworkWeights(NetworkSettings(**header["settings"]), tensors)
     except (ValueError, TypeError, KeyError) as error:
-        raise PinnError(f"{path} does not have this network's weights: {error}") from error
+        fault = f"{path} does not have the weights of this version's network ({error})"
+        raise PinnError(f"{fault}: train a new checkpoint with 'python train.py'") from error
     names = tuple(map(printable, header["anchor_names"]))
     return Checkpoint(network, header["metadata"], anchors, names)
 
@@ -106,7 +109,7 @@ def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarr
     """Return the checked inputs of the measured deployments, one row per ``anchor_names`` entry."""
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
-            raise ValueError(f"{name} has a number that is not finite")
+            raise ValueError(f"the array {name!r} has a number that is not finite")
     anchors, width = tensors.pop("anchors"), len(DESCRIPTORS) + len(RATES)
     if anchors.shape != (len(header["anchor_names"]), width):
         raise ValueError(
@@ -121,8 +124,9 @@ def _check_header(header: Any, path: Path) -> None:
     version = header.get("format_version") if isinstance(header, dict) else None
     if version != FORMAT_VERSION:
         raise PinnError(
-            f"{path} has checkpoint format {version}, this program reads {FORMAT_VERSION}: use the "
-            "pinn release that made it, or train a new one with 'python train.py'"
+            f"{path} has the checkpoint format {version}, but this version of pinn reads "
+            f"{FORMAT_VERSION}: use the release that wrote the checkpoint, or train a new "
+            "checkpoint with 'python train.py'"
         )
     known = header.get("registry")
     for part, names in registry().items():

@@ -117,7 +117,7 @@ class CoefficientSet:
             raise PinnError(
                 f"{where} has coefficients of another deployment "
                 f"({'; '.join(differences)}): give the file's deployment, or write "
-                "the file again for the given one"
+                "the file again for the given deployment"
             )
 
 
@@ -184,14 +184,14 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
     """
     if path.suffix == ".safetensors":
         raise PinnError(
-            f"{path} is a checkpoint: write the coefficients of your server to a file with "
-            "'pinn coefficients --json', and give that file"
+            f"{path} is a checkpoint, expected a coefficient file: write the coefficients of your "
+            "server with 'pinn coefficients --json FILE', and give FILE"
         )
     tree = read_json(path)
     schema = tree.get("schema", SCHEMA) if isinstance(tree, dict) else None
     if schema is not None and schema != SCHEMA:
         raise PinnError(
-            f"{path} describes {schema!r}, this version reads {SCHEMA!r}: write "
+            f"{path} has the schema {schema!r}, but this version reads {SCHEMA!r}: write "
             "the file again with 'pinn coefficients --json' or 'pinn calibrate'"
         )
     entries = {part: _checked_entries(tree, part, path) for part in REGISTRIES}
@@ -211,14 +211,16 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
     """Check the types of a file's optional facts about the deployment and the fit."""
     for name in ("precisions", "serving", "named", "calibration"):
         if not isinstance(tree.get(name) or {}, dict):
-            raise misfit(f"{path}: {name}", "be a JSON object", tree[name])
+            raise misfit(f"{path}: {name} must be a JSON object", tree[name])
     for name in ("model", "gpu"):
         if not isinstance(tree.get(name, ""), str):
-            raise misfit(f"{path}: {name}", "be text", tree[name])
+            raise misfit(f"{path}: {name} must be text", tree[name])
     sources = (tree.get("calibration") or {}).get("sources", [])
     listed = isinstance(sources, list) and all(isinstance(s, dict) for s in sources)
     if not listed or not all(isinstance(s.get("path"), str) for s in sources):
-        raise misfit(f"{path}: calibration.sources", "be a list of objects with a path", sources)
+        raise misfit(
+            f"{path}: calibration.sources must be a list of objects with the key path", sources
+        )
 
 
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
@@ -246,14 +248,19 @@ def _covariance(entry: Any, path: Path) -> Float[np.ndarray, "coefficients coeff
             "'pinn calibrate'"
         ) from error
     if not (np.isfinite(found).all() and (np.diag(found) >= 0).all()):
-        raise PinnError(f"{path}: the covariance must be finite, with no variance below 0")
+        raise PinnError(
+            f"{path}: the covariance has a number that is not finite, or a negative variance: "
+            "write the file again with 'pinn calibrate'"
+        )
     return found
 
 
 def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str, object]]:
     given = tree.get(part) if isinstance(tree, dict) else None
     if not isinstance(given, dict):
-        raise PinnError(f"{path}: expected {part} as a mapping from feature names to values")
+        raise PinnError(
+            f"{path}: {part} must be a mapping from feature names to values, got {given!r:.60}"
+        )
     registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
     # Skip unknown coefficients that are 0: files of earlier versions have coefficients that this
@@ -262,8 +269,8 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
     odd = sorted(set(known) ^ set(registry))
     if odd:
         raise PinnError(
-            f"{path}: {part} and this version's features differ in "
-            f"{', '.join(odd)}: write the file again with 'pinn coefficients "
+            f"{path}: the names in {part} differ from this version's features "
+            f"({', '.join(odd)}): write the file again with 'pinn coefficients "
             "--json' or 'pinn calibrate'"
         )
     return {name: known[name] for name in registry}
@@ -281,5 +288,5 @@ def _vectors(
 
 def _number(value: object, name: str, path: Path) -> float:
     if not is_finite(value) or value < 0:
-        raise misfit(f"{path}: {name}", "be finite and not negative", value)
+        raise misfit(f"{path}: {name} must be a finite number of 0 or more", value)
     return float(value)

@@ -44,7 +44,8 @@ class Coefficients:
             values = getattr(self, name)
             if values.ndim != 2 or values.shape[1] != len(registry):
                 raise PinnError(
-                    f"{name} needs shape [deployments, {len(registry)}], got {list(values.shape)}"
+                    f"{name} must be an array [deployments, {len(registry)}], got the shape "
+                    f"{list(values.shape)}"
                 )
             bad = ~(np.isfinite(values) & (values >= 0))
             if bad.any():

@@ -174,8 +174,8 @@ def encoder_time(
     option, model = OPTIONS[media.kind][0], deployment.model
     reader = model.images if media.kind == IMAGE else model.audio
     if reader is None or isinstance(reader, Unread) or not reader.encoder.heads:
-        fault = f"the {media.kind} encoder of {model.name} is unknown"
-        raise PinnError(f"{option}: {fault}: count its tokens in --input-len")
+        fault = f"the size of the {media.kind} encoder of {model.name} is unknown"
+        raise PinnError(f"{fault}: omit {option}, and count these tokens in --input-len")
     kernels = files.needed_kernels(
         checkpoint or files.find_checkpoint(), f"{option}: the time of an encoder"
     )

@@ -168,7 +168,7 @@ class Prediction:
         found = [step.ends for step in timed.steps if step.ends is not None]
         if len(found) < len(timed.batches):
             missing = timed.evidence.missing or "the file has no posterior"
-            raise PinnError(f"no intervals: {missing}")
+            raise PinnError(f"the prediction has no intervals: {missing}")
         return found[0] if isinstance(batch, str) else found
 
     @cached_property

@@ -56,15 +56,15 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
             found = surrogates.metadata.get("excluded")
             if found != exclude.describe():
                 raise PinnError(
-                    f"the surrogates in {folder} were fitted without {found}, "
-                    f"expected without {exclude.describe()}: delete the folder or "
-                    "give another one"
+                    f"the kernel surrogates in {folder} were fitted without {found}, "
+                    f"expected without {exclude.describe()}: delete the folder, or "
+                    "give another folder"
                 )
             return surrogates
     systems = Path(settings.tables) if settings.tables else None
     if systems is not None and not (systems / "data").is_dir():
         remedy = "run 'make kernel-tables', or name a systems folder in PINN_KERNEL_TABLES"
-        raise PinnError(f"there are no kernel tables in {systems}: {remedy}")
+        raise PinnError(f"the folder {systems} has no kernel tables: {remedy}")
     return surrogates_without(exclude, settings.seed, Path(settings.cache), systems)
 
 

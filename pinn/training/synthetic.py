@@ -50,7 +50,7 @@ def synthetic_deployments(
         PinnError: If ``gpus`` is empty.
     """
     if not gpus:
-        raise PinnError("got no GPU for synthetic deployments, expected at least one")
+        raise PinnError("the list of GPUs for synthetic deployments is empty, expected a GPU")
     draw = np.random.default_rng(seed)
     gpus = [*gpus] * REAL_CARDS + [_like(draw, gpu) for gpu in gpus]
     found: list[Deployment] = []

@@ -101,7 +101,7 @@ def saved_scalars(values: Mapping[str, Mapping[str, float]]) -> Scalars:
         raise PinnError(
             f"the checkpoint has calibration factors of {sorted(multipliers)} and "
             f"{sorted(overheads)}, expected {', '.join(COMPOSED_PARTS)} and names "
-            "of step features: train it again with 'python train.py kernels=on'"
+            "of step features: train the checkpoint again with 'python train.py kernels=on'"
         )
     return Scalars(
         np.array([float(multipliers[name]) for name in COMPOSED_PARTS]),
@@ -211,7 +211,8 @@ def project(
     """
     if len(features) != len(parts):
         raise PinnError(
-            f"got features of {len(features)} steps and parts of {len(parts)}, expected equal sizes"
+            f"features and parts must have as many steps as each other, got {len(features)} and "
+            f"{len(parts)} steps"
         )
     scale = 1 / parts.sum(-1)
     occur = [(row, name) for row, name in enumerate(COMPOSED_PARTS) if parts[:, row].any()]

@@ -50,10 +50,11 @@ class TrainerSettings:
                 enable_checkpointing=False,
             )
         except (MisconfigurationException, ValueError, ImportError, RuntimeError) as error:
-            given = f"trainer.accelerator={self.accelerator} devices={self.devices}"
+            given = f"trainer.accelerator={self.accelerator} trainer.devices={self.devices}"
             reason = str(error).partition("\n")[0].rstrip(".!")
             remedy = "use trainer.accelerator=cpu trainer.devices=1 trainer.strategy=auto"
-            raise PinnError(f"{given} strategy={self.strategy}: {reason}: {remedy}") from error
+            given += f" trainer.strategy={self.strategy}"
+            raise PinnError(f"training cannot start with {given} ({reason}): {remedy}") from error
 
 
 #: Function of ``max_epochs`` and ``folder`` that returns a Lightning trainer.

@@ -71,7 +71,10 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
     folder = os.environ.get("PINN_STEPS_DIR", "")
     found = sorted(Path(folder).glob("*codellama*.parquet")) if folder else []
     if not found:
-        raise PinnError("no step summaries: set PINN_STEPS_DIR to their folder")
+        raise PinnError(
+            f"the folder {folder!r} has no step summaries: set PINN_STEPS_DIR to the folder of the "
+            "step summaries"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         traces = ingestion.ingest_steps(found[0], Path(scratch) / "tables", _TARGET)
         deployment = traces.deployment()
@@ -169,7 +172,10 @@ def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
     """Return E2E latency errors in percent of each load, before and after a fit to another load."""
     path = os.environ.get("PINN_SERVING_RUNS")
     if not path:
-        raise PinnError("no serving runs: set PINN_SERVING_RUNS to their CSV")
+        raise PinnError(
+            "PINN_SERVING_RUNS is not set: set the variable to the path of the CSV file of serving "
+            "runs"
+        )
     configs = os.environ.get("PINN_MODEL_CONFIGS")
     servers: dict[Deployment, list[BenchmarkRun]] = {}
     for run in read_measured_runs(Path(path), Path(configs) if configs else None)[0]:

@@ -53,7 +53,7 @@ class Given:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("use_", "is_", "has_", "enable_", "may_", "require_")):
             return False
-        raise AttributeError(f"a stand-in has no {name}")
+        raise AttributeError(f"the stand-in of the engine's configuration has no {name!r}")
 
 
 class World:
@@ -81,7 +81,7 @@ class World:
         except Exception as error:
             if type(error) in (ValueError, PinnError):
                 raise
-            raise self.source.unread(place, f"it cannot be asked: {error!r}") from error
+            raise self.source.unread(place, f"a call of the function raises {error!r}") from error
 
     def rule(self, place: str) -> Any:
         """Return a function of the release after compiling it, without calling it."""
@@ -116,7 +116,7 @@ class Space(dict[str, Any]):
             return self._imported(self._imports[name])
         if name.startswith("k") and name[1:2].isupper():
             return Symbol(name)
-        raise source.unread(place, "nothing stands in for it")
+        raise source.unread(place, f"the name {name!r} has no stand-in")
 
     def _compiled(self, node: ast.AST, place: str) -> Any:
         if isinstance(node, ast.FunctionDef):

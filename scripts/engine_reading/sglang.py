@@ -49,7 +49,7 @@ def requirement(version: str) -> str:
 def field(source: EngineSource, name: str) -> tuple[Any, str]:
     """Return the default of a server argument, and the place in the source that states it."""
     if name not in _fields(source):
-        raise source.unread(name, "no argument of that name has a default")
+        raise source.unread(name, "no server argument of this name has a default")
     value, path = _fields(source)[name]
     return literal(value), f"{path}: {name}"
 
@@ -90,12 +90,12 @@ def single_fields(source: EngineSource) -> list[Line]:
     for flag, name, said in _SINGLE:
         value, where = field(source, name)
         if said is not None and value not in said:
-            raise source.unread(where, f"its default is {value!r}")
+            raise source.unread(where, f"the default is {value!r}, expected one of {said!r}")
         lines.append(default(flag, said[value] if said else value, where))
     for name, expected in _EXPECTED.items():
         value, where = field(source, name)
         if value != expected:
-            raise source.unread(where, f"its default is {value!r}, the recipe takes {expected!r}")
+            raise source.unread(where, f"the default is {value!r}, expected {expected!r}")
     return lines
 
 
@@ -104,7 +104,7 @@ def sampling(source: EngineSource) -> list[Line]:
         f"{_OVERRIDES}: _sampling_backend_default", f"{ARGS}: ServerArgs._handle_sampling_backend"
     )
     if "'flashinfer' if" not in source.words(place):
-        raise source.unread(place, "it does not pick FlashInfer where it is installed")
+        raise source.unread(place, "the function does not choose FlashInfer if it is installed")
     return [default("sampling_backend", "flashinfer", place)]
 
 
@@ -123,20 +123,24 @@ def requests(source: EngineSource) -> list[Line]:
         if rule.search(ast.unparse(source.tree(path))):
             what = "512 x cached tokens / context length within 2048 and 4096; the lower end"
             return [default("max_num_seqs", 2048, f"{path}: {what}")]
-    raise source.unread("max_running_requests", "its rule stands nowhere")
+    raise source.unread("max_running_requests", "no known file has the rule")
 
 
 def memory_rules(source: EngineSource) -> list[Line]:
     """Return rows with prompt tokens per step and decodes in the largest CUDA graph, by memory."""
     rule = source.first(*_HANDLE_MEMORY)
     bounds = {int(found) for found in re.findall(r"gpu_mem < (\d+) \* 1024", source.words(rule))}
-    if bounds - {32, 64} != {*_BELOW} - {None}:
-        raise source.unread(rule, f"it tells memory apart at {sorted(bounds)} GiB")
+    if bounds - {32, 64} != (expected := {*_BELOW} - {None}):
+        raise source.unread(
+            rule, f"the memory bounds are {bounds} GiB, expected {expected} beside 32 and 64"
+        )
     of_one, of_four = (
         [settings(source, gib, MemoryUsers(0, 0, gpus, 0)) for gib in _MEMORIES] for gpus in (1, 4)
     )
     if [one[0] for one in of_one] != [four[0] for four in of_four]:
-        raise source.unread(rule, "prompt tokens depend on the GPUs of a replica")
+        raise source.unread(
+            rule, "prompt tokens depend on the number of GPUs of a replica, expected a constant"
+        )
     lines = [
         default("max_num_batched_tokens", value, rule, below_gib=below)
         for below, value in _steps(one[0] for one in of_one)
@@ -237,7 +241,9 @@ def memory_share(source: EngineSource) -> list[Line]:
         share = round((gib * 1024 - reserve) / (gib * 1024), 3)
         if share != found:
             rule = source.first(*_HANDLE_MEMORY)
-            raise source.unread(rule, f"{found} of {gib} GiB for {asked}, here {share}")
+            raise source.unread(
+                rule, f"the memory share at {gib} GiB is {found} for {asked}, expected {share}"
+            )
     return []
 
 
@@ -245,7 +251,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
     """Return rows with architectures whose all-reduce is fused with the next norm, by GPU."""
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
-        raise source.unread(where, "attention data parallelism does not turn it off")
+        raise source.unread(where, "attention data parallelism does not turn the fusion off")
     # A condition on one node limits the rule to 8 GPUs. Some releases exclude the H20 because of a
     # bug with this GPU.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
@@ -274,7 +280,7 @@ def _fusion_rule(source: EngineSource) -> tuple[str, list[str], str]:
             said = [name for each in chain for name in _constants(each.test)]
             names += [name for name in said if name.endswith(("ForCausalLM", "Generation"))]
     if not names:
-        raise source.unread(place, "it turns no fused all-reduce on")
+        raise source.unread(place, "the rule turns the fused all-reduce on for no architecture")
     return place, names, " ".join(conditions)
 
 

@@ -110,5 +110,5 @@ def check_read(source: EngineSource) -> list[Line]:
     digest = hashlib.sha256(said.encode()).hexdigest()[:12]
     if DIGESTS.get(source.version) != digest:
         names = ", ".join(place.partition(": ")[2] for place in rules)
-        raise source.unread(names, f"their digest {digest} was not read")
+        raise source.unread(names, f"the functions have the unknown digest {digest}")
     return []

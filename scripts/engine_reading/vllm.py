@@ -132,7 +132,7 @@ def block_size(source: EngineSource) -> list[Line]:
     place = "vllm/platforms/cuda.py: CudaPlatformBase.check_and_update_config"
     said = re.search(r"block_size is None:\n.*block_size = (\d+)", source.words(place))
     if said is None:
-        raise source.unread(place, "it sets no block size")
+        raise source.unread(place, "the function sets no block size")
     return [default("block_size", said[1], place)]
 
 
@@ -147,7 +147,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
         "'fuse_allreduce_rms': (False|enable_allreduce_rms_fusion)", source.words(level)
     )
     if said is None:
-        raise source.unread(level, "fuse_allreduce_rms is set in another way")
+        raise source.unread(level, "the level sets fuse_allreduce_rms in an unknown way")
     if said[1] == "False":
         return _never_fused(level)
 
@@ -157,7 +157,7 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
 
     chips = [c for c in GPUS if fuses(c)]
     if any(fuses(c, tp=1) for c in GPUS) or not chips:
-        raise source.unread(rule, "it fuses on one GPU, or nowhere")
+        raise source.unread(rule, "the rule fuses on a single GPU, or on no GPU type")
     names = [BLACKWELL if c > 9 and {10.0, 10.3} <= set(chips) else GPUS[c] for c in chips]
     return [
         default("fuse_all_reduce", "yes", rule, gpu="|".join(dict.fromkeys(names)), least_tp=2),
@@ -175,7 +175,7 @@ def _never_fused(place: str) -> list[Line]:
 def _check(source: EngineSource, place: str, expected: object) -> str:
     """Check that a constant has the expected value, and return its place in the source."""
     if source.constant(place) != expected:
-        raise source.unread(place, f"it is not {expected}")
+        raise source.unread(place, f"the value is {source.constant(place)}, expected {expected}")
     return place
 
 
@@ -235,7 +235,7 @@ def latent_state_block(source: EngineSource) -> list[Line]:
     }
     value = next((value for words, value in known.items() if words in text), None)
     if value is None:
-        raise source.unread(place, "it aligns blocks in another way")
+        raise source.unread(place, "the function aligns blocks in an unknown way")
     return [default("latent_state_block", value, place)]
 
 

@@ -87,7 +87,7 @@ def _lines(source: EngineSource, rule: str, form: str) -> Iterator[Line]:
 def _before_rules(source: EngineSource, rule: str, form: str, capability: float, _: Given) -> str:
     found = fingerprint(source.node(rule))
     if found not in _FP8_METHODS:
-        raise source.unread(rule, found)
+        raise source.unread(rule, f"the function has the unknown fingerprint {found}")
     block = form == "fp8_block"
     deep = block and Envs(source).VLLM_USE_DEEP_GEMM
     others = {

@@ -28,7 +28,7 @@ class Platform(Given):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("is_"):
             return lambda *_: False
-        raise AttributeError(f"the platform's stand-in has no {name}")
+        raise AttributeError(f"the stand-in of vLLM's platform has no attribute {name!r}")
 
 
 class _Capability(NamedTuple):
@@ -85,7 +85,9 @@ class Envs:
     def __getattr__(self, name: str) -> Any:
         variables = self._world.space(self.path)["environment_variables"]
         if name not in variables:
-            raise self._world.source.unread(f"{self.path}: {name}", "there is no such variable")
+            raise self._world.source.unread(
+                f"{self.path}: {name}", "no environment variable has this name"
+            )
         return variables[name]()
 
 

@@ -30,7 +30,9 @@ def graph_sizes(source: EngineSource) -> list[Line]:
         for about in ((10.0, _MANY, 0), (9.0, _MANY, 0), (9.0, 8, 3))
     )
     if drafted not in (16, 64):
-        raise source.unread(rule, f"8 requests with 3 drafts capture {drafted} tokens")
+        raise source.unread(
+            rule, f"graphs of 8 requests with 3 drafts cover {drafted} tokens, expected 16 or 64"
+        )
     return [
         default("cudagraph_mode", *_mode(source, rule.partition(": ")[0])),
         *([default(flag, wide, rule, gpu=BLACKWELL)] if wide != usual else []),
@@ -96,7 +98,7 @@ def _mode(source: EngineSource, path: str) -> tuple[str, str]:
     pattern = r"cudagraph_mode(?:': | is None:.*?= )CUDAGraphMode\.(\w+)"
     named = re.search(pattern, source.words(place), re.DOTALL)
     if named is None:
-        raise source.unread(place, "it sets no mode of CUDA graphs")
+        raise source.unread(place, "the function sets no mode of CUDA graphs")
     return named[1], place
 
 
@@ -114,7 +116,7 @@ def overlap(source: EngineSource) -> list[Line]:
         plain, pipelined = _overlaps(source), _overlaps(source, stages=2)
         drafted = [method for method in _METHODS if _overlaps(source, method)]
     elif given is not False:
-        raise source.unread(place, f"its default is {given!r}")
+        raise source.unread(place, f"the default is {given!r}, expected None or False")
     return [
         default("async_scheduling", plain, place),
         default("async_scheduling_pipelined", pipelined, place),
@@ -142,7 +144,7 @@ def _chain(source: EngineSource) -> ast.FunctionDef:
     body = source.node(_INIT).body
     tests = [ast.unparse(each.test) if isinstance(each, ast.If) else "" for each in body]
     if (decided := "self.scheduler_config.async_scheduling") not in tests:
-        raise source.unread(_INIT, "async_scheduling is decided elsewhere")
+        raise source.unread(_INIT, "the function does not decide on async_scheduling")
     at = tests.index(decided)
     given = "self, executor_backend, executor_supports_async_sched, uses_rocm_deepep_ht_dbo"
     made = ast.parse(f"def overlaps({given}): pass").body[0]

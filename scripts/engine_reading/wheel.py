@@ -47,8 +47,8 @@ class EngineSource:
     def unread(self, what: str, why: str) -> PinnError:
         """Return an error for a rule that differs from the one a person has read."""
         return PinnError(
-            f"{self.engine} {self.version} {what}: {why}: read it again and change its reader in "
-            "scripts/engine_reading"
+            f"{what} of {self.engine} {self.version} differs from what was read before: {why}. "
+            "Read the source again, and change its reader in scripts/engine_reading"
         )
 
     def has(self, place: str) -> bool:
@@ -63,7 +63,7 @@ class EngineSource:
             PinnError: If the release has none of the places.
         """
         if not (found := [*filter(self.has, places)]):
-            raise self.unread(", ".join(places), "the release has none of them")
+            raise self.unread(" or ".join(places), "the release has none of these places")
         return found[0]
 
     def node(self, place: str) -> Any:
@@ -71,7 +71,7 @@ class EngineSource:
         path, _, name = place.partition(": ")
         found = _find(self.tree(path), name)
         if found is None:
-            raise self.unread(place, "the file has no such name")
+            raise self.unread(place, "the file has no function, class or value of this name")
         return found
 
     def words(self, place: str) -> str:
@@ -82,7 +82,7 @@ class EngineSource:
         """Return the expression that is assigned to the name at a place."""
         value = getattr(self.node(place), "value", None)
         if value is None:
-            raise self.unread(place, "it has no value")
+            raise self.unread(place, "no value is assigned to the name")
         return value
 
     def constant(self, place: str) -> Any:

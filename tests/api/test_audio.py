@@ -56,5 +56,8 @@ def test_a_command_simulates_requests_with_audio(model):
 
 
 def test_a_text_model_hears_nothing():
-    with pytest.raises(PinnError, match="has no audio_config: count them in --input-len"):
+    with pytest.raises(
+        PinnError,
+        match="has no audio_config: omit --audio-seconds, and count these tokens in --input-len",
+    ):
         pinn.predict("Qwen/Qwen3-8B", "H100", audio_seconds=3.0)

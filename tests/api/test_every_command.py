@@ -269,7 +269,7 @@ def test_benchmarks_are_ingested_as_the_command_does(tmp_path):
     printed = typed("ingest", "benchmarks", file, "-o", tmp_path / "typed", *words)
     assert found.report == printed.split("\n\nwrote")[0]
     assert found.table("benchmarks")["served"].tolist() == [8]
-    with pytest.raises(pinn.PinnError, match="--model and --gpu must be given together"):
+    with pytest.raises(pinn.PinnError, match="only one of --model and --gpu is given"):
         pinn.ingest_vllm(file, tmp_path / "x", model="Llama-3.1-8B")
 
 

@@ -161,9 +161,9 @@ PROBLEMS = [
     ("predict", LLAMA | {"tensor_parallel": 2}, 422,
      ["tensor_parallel", "did you mean tensor_parallel_size"]),
     ("predict", LLAMA | {"max_num_seqs": "many"}, 422,
-     ["max_num_seqs", "'many'", "whole number", "leave it out"]),
+     ["max_num_seqs", "'many'", "whole number", "omit the flag"]),
     ("predict", LLAMA | {"gpu_memory_utilization": 1.5}, 422,
-     ["gpu-memory-utilization", "1.5", "leave it out"]),
+     ["gpu-memory-utilization", "1.5", "omit the flag"]),
     ("predict", {"model": "Lama-3.1-8B", "gpu": "H100"}, 422, ["Lama-3.1-8B", "Llama-3.1-8B"]),
     ("predict", LLAMA | {"gpu": "H1000"}, 422, ["H1000", "did you mean"]),
     ("predict", LLAMA | {"memory_log": "none.log"}, 422,
@@ -174,12 +174,12 @@ PROBLEMS = [
     ("predict_many", LLAMA | {"configurations": [{}] * 10_001}, 422,
      ["configurations", "10,001", "10,000", "several requests"]),
     ("simulate", LLAMA | LOAD | {"rate": -1}, 422, ["rate", "-1"]),
-    ("simulate", LLAMA | {"workload": 5}, 422, ["workload", "got 5", "give a workload"]),
+    ("simulate", LLAMA | {"workload": 5}, 422, ["workload", "got 5", "give a path"]),
     ("simulate", LLAMA | LOAD | {"rate": 10, "num_prompts": 2_000_000}, 422,
-     ["num-prompts", "2000000", "1e+06", "leave it out"]),
+     ["num-prompts", "2000000", "1000000", "omit the flag"]),
     ("simulate_fleet", LLAMA | LOAD | {"rate": 1, "fleet": [1]}, 422, ["fleet", "[1]", "such as"]),
     ("plan", PLAN | {"workers": 8}, 422, ["workers", "8", "is set when the service starts"]),
-    ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give less"]),
+    ("plan", PLAN | {"time_budget": "inf"}, 422, ["time_budget", "300 s", "inf", "give a shorter"]),
     ("plan", LLAMA | LOAD | {"rate": 4}, 422, ["slo"]),
     ("nothing", {}, 404, ["/nothing", "/predict"]),
 ]  # fmt: skip
@@ -409,7 +409,7 @@ def test_what_to_install_where_the_packages_are_missing():
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
-    assert "serve needs fastapi: run 'pip install fastapi" in done.stderr
+    assert "needs the package fastapi: run 'pip install fastapi" in done.stderr
 
 
 def test_an_address_that_is_taken_or_unknown():

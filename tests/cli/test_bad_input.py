@@ -49,7 +49,7 @@ def test_an_unknown_quantization_in_a_config(refused, config):
 
 def test_an_unknown_quantization_flag(refused):
     line = refused("coefficients", *LLAMA, "--quantization", "magic")
-    assert "unknown precision 'magic': use one of bf16" in line
+    assert "the number format 'magic' is unknown: use one of bf16" in line
 
 
 def test_a_tensor_parallel_size_that_does_not_divide_the_heads(refused):
@@ -68,7 +68,9 @@ def test_a_gpu_without_a_bandwidth(refused, tmp_path):
 
 @pytest.mark.parametrize("batch", ["-5 decode @ 100", "5 decode @ -100", "some decode @ 3"])
 def test_a_negative_token_count(refused, batch):
-    assert f"cannot read batch part '{batch}'" in refused("coefficients", *LLAMA, "--batch", batch)
+    assert f"the part '{batch}' of the batch cannot be read" in refused(
+        "coefficients", *LLAMA, "--batch", batch
+    )
 
 
 def test_an_empty_table(refused, tmp_path):
@@ -101,13 +103,13 @@ def test_an_unknown_model_names_close_ones(refused, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("coefficients",), "no model given"),
-        (("coefficients", "--model", "Llama-3.1-8B"), "no gpu given"),
+        (("coefficients",), "model is missing: add --model"),
+        (("coefficients", "--model", "Llama-3.1-8B"), "gpu is missing: add --gpu"),
         (("nonsense",), "No such command 'nonsense'"),
         (("coefficient",), "Did you mean 'coefficients'?"),
         (("coefficients", "--tensor-parallel-size", "two"), "--tensor-parallel-size"),
         (("coefficients", "--warp"), "--warp"),
-        (("coefficients", "--grid", "gpu=H100"), "need --out PATH"),
+        (("coefficients", "--grid", "gpu=H100"), "is given without --out"),
         (("coefficients", *LLAMA, "--out", "t.csv"), "use --json"),
         (("coefficients", "--grid", "gpu=H100", "--out", "t.xls"), "ends in .csv, .json"),
         (("export", "table"), "Missing option '--out'"),

@@ -66,7 +66,7 @@ def test_pages_ask_for_their_load(refused, coefficients, tmp_path):
         path.write_text(text)
     line = refused("ingest", "benchmarks", *paths, "-o", tmp_path / "run1", *LLAMA)
     assert (
-        "does not state --concurrency (maximum number of requests in flight): give this option"
+        "does not state --concurrency (maximum number of requests in flight): give --concurrency"
         in line
     )
     assert not (tmp_path / "run1").exists()
@@ -209,7 +209,7 @@ def test_what_is_left_out_is_named_and_told_by_the_exit_status(
     result = run(*given)
     assert result.exit_code == 3, result.output
     stray = "1  refused: no JSON object (results/c4.jsonl, line 1)"
-    other = "1  refused: written by no known tool (results/notes.txt)"
+    other = "1  refused: the file was written by no known tool (results/notes.txt)"
     for line in ("4  read", stray, other, "2  accepted"):
         assert line in result.stdout
     assert (tmp_path / "run1" / "benchmarks.parquet").exists()

@@ -108,7 +108,7 @@ def test_plots_are_pictures_with_and_without_kernels(run, tmp_path, monkeypatch,
 def test_what_cannot_be_used_is_refused_in_one_line(refused, tmp_path):
     assert "ends in .png" in refused("breakdown", *LLAMA, "--plot", tmp_path / "a.txt")
     assert "no kernel surrogates at" in refused("breakdown", *LLAMA, "--kernels", tmp_path)
-    assert "cannot read batch part" in refused("breakdown", *LLAMA, "--batch", "many")
+    assert "of the batch cannot be read" in refused("breakdown", *LLAMA, "--batch", "many")
 
 
 def test_no_two_parts_of_a_step_look_alike():

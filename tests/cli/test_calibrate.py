@@ -126,7 +126,7 @@ def test_a_file_may_be_the_base_of_a_calibration(run, traces, tmp_path):
 def test_the_wrong_deployment_and_folder_are_refused(refused, calibrated, tmp_path):
     path, _ = calibrated
     assert "another deployment" in refused("coefficients", "--coefficients", path, "--gpu", "A100")
-    assert "leave out --configs and --grid" in refused(
+    assert "omit --configs and --grid" in refused(
         "coefficients", "--coefficients", path, "--grid", "gpu=H100", "--out", tmp_path / "t.csv"
     )
     assert "no trace tables" in refused("calibrate", "--observations", tmp_path)

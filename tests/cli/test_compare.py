@@ -150,7 +150,7 @@ def test_what_cannot_be_compared_is_refused(refused, evaluation, checkpoint_path
     assert "does not exist: give a checkpoint" in refused("compare", tmp_path / "none", evaluation)
     text = tmp_path / "x.txt"
     text.write_text("")
-    assert "expected a checkpoint" in refused("compare", text, evaluation)
+    assert "give a checkpoint" in refused("compare", text, evaluation)
     assert "with --method" in refused("compare", evaluation, evaluation, "--method", "x")
     line = refused("compare", evaluation, checkpoint_path)
     assert f"no errors against measurements are in B ({checkpoint_path})" in line

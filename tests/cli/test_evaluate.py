@@ -76,7 +76,7 @@ def test_own_runs_name_the_file_of_their_load(run, refused, tmp_path):
 
 
 def test_what_cannot_be_scored_is_refused(refused, tmp_path):
-    assert "no serving runs at" in refused("evaluate", "serving-runs", tmp_path / "none.csv")
+    assert "the table of serving runs" in refused("evaluate", "serving-runs", tmp_path / "none.csv")
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_the_installed_command_runs(checkpoint_path, tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     *_, error = result.stderr.splitlines()
-    assert error.startswith("error: unknown GPU 'H9000'")
+    assert error.startswith("error: the GPU 'H9000' is unknown")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -137,11 +137,11 @@ def test_a_table_beside_a_checkpoint_has_to_be_its_own(run, refused, tmp_path, m
     kept.write_bytes(b"another network")
     for arguments in ([], [kept.with_suffix(".results.csv")]):
         line = refused("results", *arguments)
-        assert f"got the SHA-256 {file_sha256(source)[:12]}" in line
+        assert f"it has the SHA-256 {file_sha256(source)[:12]}" in line
         assert f"expected {file_sha256(kept)[:12]}" in line
         assert "python train.py +experiment=release" in line
     kept.with_suffix(".results.csv").write_text(RESULTS)
-    assert "got the SHA-256 no checkpoint" in refused("results")
+    assert "it has the SHA-256 no checkpoint" in refused("results")
     # The table of an experiment lies beside no checkpoint of that name.
     assert run("results", source.parent / "results.csv").exit_code == 0
 
@@ -152,7 +152,7 @@ def test_what_is_no_results_table_is_refused(refused, tmp_path):
     assert "run an experiment first" in refused("results", tmp_path / "none.csv")
     (tmp_path / "results.csv").write_text(RESULTS)
     line = refused("results", tmp_path / "results.csv", "--metric", "speed")
-    assert "give one of tpot, ttft" in line
+    assert "give --metric, one of tpot, ttft" in line
 
 
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS])

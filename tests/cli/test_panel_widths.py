@@ -104,4 +104,4 @@ def test_widths_without_intervals_are_refused_before_anything_is_simulated(
 ):
     monkeypatch.setattr(panel_rows, "panel_rows", lambda *_: pytest.fail("simulated"))
     said = refused("evaluate", "panel", "--checkpoint", checkpoint, "--widths")
-    assert "no intervals at" in said
+    assert "the file of intervals" in said

@@ -88,7 +88,7 @@ def test_missing_intervals_are_said_and_nothing_else_changes(run_trusted, truste
     calibration_path(trusted).unlink()
     result = run_trusted("coefficients", *LLAMA)
     assert result.exit_code == 0, result.output
-    assert "No intervals: no intervals at" in " ".join(result.stdout.split())
+    assert "No intervals: the file of intervals" in " ".join(result.stdout.split())
     assert "90 % interval" not in result.stdout
     assert "The nearest measured deployment is" in result.stdout
 
@@ -177,5 +177,5 @@ def test_a_simulation_without_intervals_says_so(run_trusted, trusted, workload, 
     result = run_trusted(
         "simulate", *LLAMA, "--workload", workload, "--json", tmp_path / "run.json"
     )
-    assert "No intervals: no intervals at" in result.stdout
+    assert "No intervals: the file of intervals" in result.stdout
     assert "missing" in json.loads((tmp_path / "run.json").read_text())["intervals"]

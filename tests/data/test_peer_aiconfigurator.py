@@ -102,7 +102,7 @@ def test_dense_models_have_no_expert_arguments(rows):
 
 
 def test_unknown_model_or_recipe(rows):
-    with pytest.raises(PinnError, match="no peer model for 'a/b'"):
+    with pytest.raises(PinnError, match="AIConfigurator has no model 'a/b'"):
         peer.request(rows.iloc[0].replace(rows.iloc[0]["model"], "a/b"), "adapter")
-    with pytest.raises(PinnError, match="unknown recipe"):
+    with pytest.raises(PinnError, match="the recipe 'guess' is unknown"):
         peer.request(rows.iloc[0], "guess")

@@ -107,7 +107,7 @@ def test_a_point_has_the_flags_of_its_text_and_one_run_for_each_load(sets):
 def test_a_figure_that_nobody_simulates_is_refused(sets):
     odd = LOADS | {"figures": {"tokens_per_s": "ttft_ms"}}
     row = {"isl": 512, "osl": 64, "rate": 4.0, "n": 400, "ttft_ms": 50.0}
-    with pytest.raises(PinnError, match="unknown figures tokens_per_s: use"):
+    with pytest.raises(PinnError, match="the metrics tokens_per_s are unknown: use"):
         public.read_public_runs(sets(loads=[odd], sent=[row]))
 
 

@@ -55,18 +55,18 @@ def test_a_run_carries_its_release_or_the_one_it_was_taken_to_have(tmp_path):
 
 
 def test_nothing_usable_raises(tmp_path):
-    with pytest.raises(PinnError, match="none of the 1 rows is usable"):
+    with pytest.raises(PinnError, match="none of its 1 rows can be used"):
         read_rows(tmp_path, {"ttft_mean_ms": 0.0})
 
 
 def test_unknown_names_raise(tmp_path):
-    with pytest.raises(PinnError, match="unknown workload 'chat'"):
+    with pytest.raises(PinnError, match="the workload 'chat' is unknown"):
         read_rows(tmp_path, {"workload": "chat"})
-    with pytest.raises(PinnError, match=r"unknown GPU\(s\) MI300"):
+    with pytest.raises(PinnError, match=r"the GPU\(s\) MI300 are unknown"):
         read_rows(tmp_path, {"gpu": "MI300"})
     with pytest.raises(PinnError, match="has no model: fill in the column model"):
         read_rows(tmp_path, {"model": None})
-    with pytest.raises(PinnError, match="no serving runs at"):
+    with pytest.raises(PinnError, match=r"the table of serving runs .* does not exist"):
         read_serving_runs(tmp_path / "none.csv")
 
 

@@ -38,5 +38,5 @@ def test_a_group_holds_its_rows_and_no_others(group, members):
 
 
 def test_an_unknown_group_is_refused():
-    with pytest.raises(PinnError, match=r"unknown groups \['sparse'\]"):
+    with pytest.raises(PinnError, match=r"the groups sparse are unknown"):
         group_masks(["sparse"], ROWS, pd.DataFrame({"row_id": []}))

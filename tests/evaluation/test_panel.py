@@ -129,7 +129,7 @@ def test_a_mechanism_halves_the_error_where_it_stands_alone(alone, elsewhere, ve
         error=np.where(mine, alone * before["error"], before["error"] + elsewhere)
     )
     assert compare_panels(before, after, QUIET, "deployments: b")[1] == verdict
-    with pytest.raises(PinnError, match="unknown group 'c': use one of deployments: a"):
+    with pytest.raises(PinnError, match="the group 'c' is unknown: use one of deployments: a"):
         compare_panels(before, after, QUIET, "c")
 
 

@@ -144,5 +144,5 @@ def test_wrong_sizes_and_formats_are_refused(kernels):
     gpu = load_gpu("H100")
     with pytest.raises(PinnError, match="m must be 0 or more"):
         kernels.gemm.seconds(gpu, "bf16", -1, 64, 64)
-    with pytest.raises(PinnError, match="unknown precision 'fp7'"):
+    with pytest.raises(PinnError, match="the number format 'fp7' is unknown"):
         kernels.gemm.seconds(gpu, "fp7", 1, 64, 64)

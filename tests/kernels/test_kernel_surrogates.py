@@ -63,7 +63,7 @@ def test_files_that_do_not_belong_together_are_refused(kernels, tmp_path):
         KernelSurrogates.load(tmp_path / "nowhere")
     file = tmp_path / "kernels.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\x00\x01")
-    with pytest.raises(PinnError, match="does not match the hash"):
+    with pytest.raises(PinnError, match="differs from the hash"):
         KernelSurrogates.load(tmp_path)
     structure = json.loads((tmp_path / "kernels.json").read_text())
     (tmp_path / "kernels.json").write_text(json.dumps({**structure, "layout": 99}))
@@ -135,7 +135,7 @@ def test_held_out_tables_name_what_is_left_out_chips_and_formats(tables):
 
 def test_without_rows_it_says_so(tables):
     exclude = Exclusion(gpus=tuple(g for g in tables.gpus))
-    with pytest.raises(PinnError, match="no measured rows are left"):
+    with pytest.raises(PinnError, match="no measured row is left"):
         KernelSurrogates.fit(tables, exclude=exclude, plans=QUICK)
 
 

@@ -203,18 +203,18 @@ def test_flags_go_to_the_engine_and_come_back():
     assert typed_flags(["-tp=4", "--max_num_seqs", "8", "--unknown", "3"]) == {
         "tensor_parallel_size": 4, "max_num_seqs": 8,
     }  # fmt: skip
-    with pytest.raises(PinnError, match="quantizes weights at start-up to"):
+    with pytest.raises(PinnError, match="at start-up vLLM quantizes weights only to"):
         engine_arguments({"precision": "nvfp4"})
 
 
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--engine", "sglang"], "only steps of vLLM can be measured"),
+        (["--engine", "sglang"], "steps of .* cannot be measured"),
         (["-dp", "2"], "several data-parallel ranks"),
         (["--gpu", "H101"], "H101"),
         (["--engine-version", "0.10.2"], "vLLM 0.10.2 cannot be measured, only 0.15 and later"),
-        (["--gpu", "L40S", "--model", "Llama-3.1-405B"], "--force measures anyway"),
+        (["--gpu", "L40S", "--model", "Llama-3.1-405B"], "measure anyway with --force"),
         (["--checkpoint", "nofile.safetensors"], "no checkpoint at"),
     ],
 )

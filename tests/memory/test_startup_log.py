@@ -198,10 +198,10 @@ def test_a_simulated_server_has_the_logged_cache(read, text, server, blocks):
 
 
 REFUSED = [
-    ({"engine": "sglang", "engine_version": ""}, {}, "the log is of vllm, --engine is sglang"),
-    ({"tensor_parallel_size": 2}, {}, "of --tensor-parallel-size 1, not 2"),
-    ({}, {"num_gpu_blocks_override": 99}, "--num-gpu-blocks-override and a log both set"),
-    ({}, {"kv_cache_memory_bytes": 1e9}, "--kv-cache-memory-bytes and a log both set"),
+    ({"engine": "sglang", "engine_version": ""}, {}, "the log is of vllm, but --engine is sglang"),
+    ({"tensor_parallel_size": 2}, {}, "--tensor-parallel-size 1, but the flag is 2"),
+    ({}, {"num_gpu_blocks_override": 99}, "--num-gpu-blocks-override and --memory-log both set"),
+    ({}, {"kv_cache_memory_bytes": 1e9}, "--kv-cache-memory-bytes and --memory-log both set"),
 ]
 
 
@@ -238,5 +238,5 @@ def test_simulate_takes_a_log(checkpoint_path, tmp_path, monkeypatch):
     assert json.loads(out.read_text())["serving"]["num_gpu_blocks_override"] == 28781
     apart = [*served, "--gpu", "H100", "--prefill", "1x tp=1", "--decode", "1x tp=1"]
     result = CliRunner().invoke(app, apart)
-    told = "--memory-log with --prefill and --decode: the log applies to a single server"
+    told = "--memory-log cannot be combined with --prefill and --decode"
     assert told in result.output

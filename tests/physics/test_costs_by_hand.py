@@ -409,5 +409,5 @@ def test_a_fact_that_is_not_declared_is_refused(monkeypatch):
         cost_facts, "_expert_facts", lambda *given: declared(*given) | {"spare_experts": 1.0}
     )
     cost_facts.fact_row.cache_clear()
-    with pytest.raises(TypeError, match="CostFacts declares no spare_experts"):
+    with pytest.raises(TypeError, match="the class CostFacts has no fields spare_experts"):
         step_costs([deploy("Llama-3.1-8B")])

@@ -95,5 +95,5 @@ def test_impossible_coefficients_are_refused_by_name(bad):
     beta[1, list(STEP_FEATURES).index("gemm")] = bad
     with pytest.raises(PinnError, match="beta 'gemm' of deployment 1 must be finite"):
         Coefficients(beta, prior.alpha)
-    with pytest.raises(PinnError, match="alpha needs shape"):
+    with pytest.raises(PinnError, match="alpha must be an array"):
         Coefficients(prior.beta, prior.alpha[:, :-1])

@@ -316,7 +316,7 @@ def test_what_it_cannot_show_is_refused_with_the_way_out(tmp_path):
     for more, said in (
         (["--engine", "sglang"], "engine sglang: use 'pinn simulate'"),
         (["--pipeline-parallel-size", "2"], "pipeline parallelism"),
-        (["--tensor-parallel-size", "3"], "no server starts"),
+        (["--tensor-parallel-size", "3"], "starts with none of the requested"),
         (["--tensor-parallel-size", "x"], "must be a whole number"),
         (["--gpu", ","], "--gpu is missing"),
         (["--model", " "], "--model is missing"),

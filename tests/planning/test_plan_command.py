@@ -231,9 +231,9 @@ def test_engines_are_candidates_where_asked_for(folder):
             r"closest is H100-SXM TP 1 .*: needs about \d+ GPUs, more than --max-gpus 2: "
             r"\d replicas behind --router least-requests miss the SLO at 500 requests/s; one",
         ),
-        (["--gpu", "H1000", "--slo", SLO], "unknown GPU 'H1000'"),
+        (["--gpu", "H1000", "--slo", SLO], "the GPU 'H1000' is unknown"),
         (["--gpu", "H100", "--slo", SLO, "--rate", "-1"], "--rate must be positive"),
-        (["--gpu", "H100", "--slo", SLO, "--rate", "1e6"], r"1e\+06 requests/s for its 20 s"),
+        (["--gpu", "H100", "--slo", SLO, "--rate", "1e6"], r"1e\+06 requests/s over 20 s"),
         (["--gpu", "H100", "--slo", SLO, "--input-len", "9"], "--input-len both describe the load"),
         (["--gpu", "H100", "--slo", SLO, "--time-budget", "0"], "--time-budget must be positive"),
         (["--gpu", "H100", "--slo", SLO, "--purchase-price", "H100=9"], "needs --purchase-years"),

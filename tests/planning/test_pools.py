@@ -211,7 +211,7 @@ def test_the_shipped_pools_are_deployments():
         (["--engine", "vllm,sglang"], POOLS, "is for vllm only"),
         (["--configs", "rows.csv"], POOLS, "--configs and --disaggregate both set the candidates"),
         (["--kv-transfer-bytes-per-s", "1e9"], POOLS, "which assumes the GPUs' network ports"),
-        ([], "", "needs pools to combine"),
+        ([], "", "has no pools, which --disaggregate combines"),
         ([], "pools: {prefill: 1x tp=1, decode: [1x tp=1]}", "lists of workers"),
         ([], "pools: {prefill: [1x gpu=H200], decode: [1x tp=1]}", "have the same gpu"),
         ([], "pools: {prefill: [0x tp=1], decode: [1x tp=1]}", "has no servers"),

@@ -45,7 +45,7 @@ def test_owned_hardware_is_written_off_over_its_years():
         (("H100=2", "H100=9000", 3), "H100-SXM costs 2 and 0.342"),
         (("", "H100=9000"), "--purchase-price needs --purchase-years"),
         (("", "H100=9000", -1), "positive number of years, got -1"),
-        (("", "", 3), "--purchase-years and --purchase-price must be given together"),
+        (("", "", 3), "--purchase-years is given without --purchase-price"),
         (("nothing.yaml",), "nothing.yaml"),
     ],
 )
@@ -57,12 +57,12 @@ def test_bad_prices_are_refused(given, says):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("p.yaml", "H100: {years: 4}", "H100: expected a positive price per hour"),
-        ("p.yaml", "H100: -2", "H100: expected a positive price"),
+        ("p.yaml", "H100: {years: 4}", "H100: the prices must be positive: one per hour"),
+        ("p.yaml", "H100: -2", "H100: the prices must be positive"),
         ("p.yaml", "H100: {cost: 4}", "no such key"),
         ("p.csv", "gpu,cost\nH100,4\n", "unknown column 'cost'"),
         ("p.csv", "gpu,per_hour,purchase_price\nH100,4,5\n", "line 2: expected"),
-        ("p.csv", "per_hour\n4\n", "there is no column 'gpu'"),
+        ("p.csv", "per_hour\n4\n", "the column gpu is missing"),
     ],
 )
 def test_bad_files_are_refused_with_the_place(tmp_path, name, text, says):

@@ -53,7 +53,7 @@ def test_those_of_other_measurements_are_refused(checkpoint, rows, change):
 
 def test_a_checkpoint_without_predictions_is_refused(checkpoint, rows):
     checkpoint.with_suffix(".predictions.csv").unlink()
-    with pytest.raises(PinnError, match="published without it"):
+    with pytest.raises(PinnError, match="published without this table"):
         shipped_predictions(checkpoint, SPLITS, predictions(rows), rows)
 
 

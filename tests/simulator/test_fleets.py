@@ -274,19 +274,19 @@ def test_a_server_that_failed_starts_with_an_empty_cache():
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ([], "expected a mapping with kinds"),
-        ({"kind": []}, "a fleet: unknown key 'kind'"),
+        ([], "must be a mapping with kinds"),
+        ({"kind": []}, "a fleet has the unknown key 'kind'"),
         ({"kinds": []}, "kinds is empty"),
-        ({"failures": [{"server": 0}]}, "at_s is missing"),
-        ({"failures": [{"at_s": "soon", "server": 0}]}, "at_s must be a number"),
+        ({"failures": [{"server": 0}]}, "failures lacks the key at_s"),
+        ({"failures": [{"at_s": "soon", "server": 0}]}, "at_s of failures must be a number"),
         ({"failures": [{"at_s": -1, "server": 0}]}, "0 or more"),
         ({"failures": [{"at_s": 1, "server": 0, "down_s": np.inf}]}, "longer than the load"),
-        ({"autoscaler": {"by": "luck"}}, "by must be rate or latency"),
-        ({"autoscaler": {"by": "rate"}}, "target is missing"),
-        ({"autoscaler": {"by": "latency"}}, "slo is missing"),
+        ({"autoscaler": {"by": "luck"}}, "the key by of autoscaler must be rate or latency"),
+        ({"autoscaler": {"by": "rate"}}, "the key target of autoscaler is missing"),
+        ({"autoscaler": {"by": "latency"}}, "the key slo of autoscaler is missing"),
         (
             {"autoscaler": {"by": "rate", "target": 1, "least": 4, "most": 2}},
-            "least must be from 1 to most",
+            "least and most of autoscaler must be at least 1",
         ),
         ({"autoscaler": {"by": "rate", "target": 1, "kind": 1}}, "give a number from 0 to 0"),
         ({"in_flight": "drop"}, "must be resend or lose"),
@@ -300,7 +300,7 @@ def test_what_no_fleet_can_be_is_refused(document, said):
 
 
 def test_what_cannot_be_simulated_is_refused():
-    with pytest.raises(PinnError, match="server is 7, but there are 2"):
+    with pytest.raises(PinnError, match="server is 7, but the fleet has 2"):
         simulate_fleet([kind(2)], FleetSpec(failures=(Failure(0.1, 7),)), some_load())
     stuck = (Failure(0.001, 0, 1e9),)
     found = simulate_fleet([kind(1)], FleetSpec(failures=stuck), some_load())

@@ -95,14 +95,22 @@ def test_a_rate_lasts_as_long_as_it_is_told_and_may_be_capped():
     [
         ({"input_len": 9}, 1.0, "--output-len is missing"),
         ({"output_len": 9}, 1.0, "--input-len is missing"),
-        ({"input_len": 9, "output_len": 9}, None, "the load has no arrival times"),
+        (
+            {"input_len": 9, "output_len": 9},
+            None,
+            "the load has neither a request rate nor a concurrency",
+        ),
         (
             {"input_len": 9, "output_len": 9, "concurrency": 2, "duration": 5},
             None,
             "--duration is given without --rate",
         ),
         ({"input_len": 9, "output_len": 9, "concurrency": 2}, 0.0, "--rate must be positive"),
-        ({"input_len": 9, "output_len": 9, "num_prompts": 2, "duration": 5}, 1.0, "one of them"),
+        (
+            {"input_len": 9, "output_len": 9, "num_prompts": 2, "duration": 5},
+            1.0,
+            "omit one of the two",
+        ),
         ({"input_len": 9, "output_len": 9, "duration": 1e6}, 1e6, "at most 1,000,000"),
         ({"input_len": 0, "output_len": 9}, 1.0, "--input-len must be a positive whole number"),
         ({"input_len": 9, "output_len": 9, "range_ratio": 1}, 1.0, "--range-ratio must be in"),
@@ -114,7 +122,7 @@ def test_flags_that_make_no_load_are_refused_with_the_remedy(flags, rate, says):
 
 
 def test_a_file_and_flags_are_not_mixed(tmp_path):
-    with pytest.raises(PinnError, match="--range-ratio both describe the load: leave one"):
+    with pytest.raises(PinnError, match="--range-ratio both describe the load: omit one"):
         asked_load(tmp_path / "load.yaml", {"range_ratio": 0.5}, None)
     with pytest.raises(PinnError, match="the load is missing: give --input-len"):
         asked_load(None, {"max_num_seqs": 4}, None)

@@ -243,7 +243,7 @@ def _llama_70b(**serving):
             "returned nan s for a step",
         ),
         (lambda: _serve([8], [1], recorder=object()), "lacks step_time, queueing_time, output_"),
-        (lambda: _serve([8], [1], compiled=True), "only a LinearLatency runs compiled"),
+        (lambda: _serve([8], [1], compiled=True), "a compiled simulation needs a LinearLatency"),
     ],
 )
 def test_what_cannot_run_is_refused_with_its_number(make, message):

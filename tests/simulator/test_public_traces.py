@@ -141,7 +141,7 @@ def test_flags_beside_a_file_say_who_sends_it(tmp_path):
     assert sent.offset_s[1] > 0
     with pytest.raises(PinnError, match="give --rate 8, or --concurrency 64"):
         asked_load(path, {}, None)[0].draw()
-    with pytest.raises(PinnError, match="no conversations: leave out --think-time"):
+    with pytest.raises(PinnError, match="no conversations: omit --think-time"):
         asked_load(write(tmp_path, AZURE_2023, "a.csv"), {"think_time": 1.0}, None)[0].draw()
 
 
@@ -164,9 +164,15 @@ def test_rounds_of_a_trace_wait_where_it_names_the_pause(tmp_path):
     ("header", "says"),
     [
         ("when,prompt_tokens,output_tokens", "arrival_s or arrival_ms .* got when, prompt_tokens"),
-        ("arrival_s,input_len,output_tokens,prompt_len", "may be input_len or prompt_len: rename"),
+        (
+            "arrival_s,input_len,output_tokens,prompt_len",
+            "input_len and prompt_len could each be .*: rename",
+        ),
         ("timestamp,input_length,output_length", "timestamp is '1', whose unit is unknown"),
-        ("arrival_s,words,output_tokens", "the prompt length is missing: .* got arrival_s, words"),
+        (
+            "arrival_s,words,output_tokens",
+            "lacks the column of the prompt length: .* got arrival_s, words",
+        ),
     ],
 )
 def test_columns_that_cannot_be_told_are_named(tmp_path, header, says):
@@ -188,14 +194,14 @@ def test_other_names_with_units_are_recognized(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[]", "got None|an empty one"),
-        ('[{"a": 1}]', "expected entries with timestamp.* got a"),
+        ("[]", "got an entry with (None|no keys)"),
+        ('[{"a": 1}]', "expected entries with timestamp.* got an entry with a"),
         (
             '[{"timestamp": 1, "input_length": 0, "output_length": 1}]',
-            "no entry is a request: 1 read",
+            "has no usable request: 1 read",
         ),
-        ('[{"messages": []}]', "no entry is a conversation"),
-        ('[{"messages": [', "malformed JSON after 0 entries"),
+        ('[{"messages": []}]', "has no usable conversation"),
+        ('[{"messages": [', "the JSON is malformed after 0 entries"),
     ],
 )
 def test_json_that_is_no_load_is_refused(tmp_path, text, says):

@@ -30,7 +30,7 @@ def conversations(tmp_path, count, turns):
 def test_texts_have_no_times_whatever_their_turns(tmp_path, turns):
     path = conversations(tmp_path, 40, turns)
     assert not load_workload(path).timed
-    with pytest.raises(PinnError, match="has no start times of conversations"):
+    with pytest.raises(PinnError, match="does not state when conversations start"):
         asked_load(path, {}, None)[0].draw()
     found = asked_load(path, {}, None)[0].draw(2.0)
     assert (len(found), found.timed) == (40 * turns, True)  # once, not again and again
@@ -67,7 +67,7 @@ def test_own_columns_may_be_spelled_otherwise(tmp_path):
     assert found.timeout_s.tolist() == [9.0, np.inf]
     assert found.shared_tokens.tolist() == [0, 9]
     twice = write(tmp_path, f"{OWN},Session ID,session-id\n0,1,1,a,b\n", "twice.csv")
-    with pytest.raises(PinnError, match="two columns are named session_id: rename"):
+    with pytest.raises(PinnError, match="has two columns named session_id: rename"):
         load_workload(twice)
 
 
@@ -86,7 +86,7 @@ def test_conversations_are_sent_whole_or_refused(tmp_path, asked, sent):
     flags = LoadFlags(input_len=40, output_len=2, turns=8, concurrency=2, num_prompts=asked)
     for draw in (lambda: load_workload(path), lambda: flags.draw(None, 0)):
         if sent is None:
-            with pytest.raises(PinnError, match="7 requests are fewer than the"):
+            with pytest.raises(PinnError, match="the load has 7 requests, fewer than the"):
                 draw()
         else:
             assert len(draw()) == sent
@@ -95,6 +95,7 @@ def test_conversations_are_sent_whole_or_refused(tmp_path, asked, sent):
 def test_prompts_of_a_group_are_of_no_conversation():
     keys = {"prompt_tokens": 40, "output_tokens": 2, "turns": 2, "concurrency": 2, "requests": 8}
     with pytest.raises(
-        PinnError, match="prompts_per_group is for prompts without turns: remove the key"
+        PinnError,
+        match=r"prompts_per_group does not apply to conversations.*: remove prompts_per_group",
     ):
         pinn.simulate({**keys, "groups": 2, "prompts_per_group": 3}, "Llama-3.1-8B", "H100")

@@ -163,7 +163,7 @@ def test_figures_of_servers_add_up_to_the_run():
     [
         ({"router": "fastest"}, "use one of random, round-robin, least-requests, prefix-aware"),
         ({"router": PREFIX_AWARE, "router_weights": "cache=1"}, "the scorers are prefix-cache"),
-        ({"router": PREFIX_AWARE, "router_weights": "queue=-1"}, "a weight of at least 0"),
+        ({"router": PREFIX_AWARE, "router_weights": "queue=-1"}, "a weight of 0 or more"),
         ({"router": "random", "router_weights": "queue=1"}, "omit one of the two flags"),
         ({"router_staleness_s": -1.0}, "--router-staleness-s"),
     ],

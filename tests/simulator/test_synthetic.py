@@ -124,9 +124,9 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Stage(0, 600), "positive rate, got 0"),
-        (lambda: Stage(1, 0.5), "0 requests"),
-        (lambda: open_loop([], 10, 10), "at least one stage"),
+        (lambda: Stage(0, 600), "the rate of .* must be positive.*, got 0"),
+        (lambda: Stage(1, 0.5), "sends no request"),
+        (lambda: open_loop([], 10, 10), "has no stages, expected at least one"),
         (lambda: open_loop([Stage(1, 9)], 0, 10), "at least 1 token, got 0"),
         (lambda: open_loop([Stage(1, 9)], 10, 10, gaps=Gaps("burst")), "poisson, gamma"),
         (lambda: open_loop([Stage(1, 9)], 10, 10, gaps=Gaps("gamma", 0)), "got 0"),
@@ -135,17 +135,23 @@ def test_prompts_repeat_in_one_order_and_share_their_group_s_start():
         (lambda: draw_lengths("normal", {}, 1, np.random.default_rng(0)), "gaussian"),
         (lambda: draw_lengths("gaussian", {}, 1, np.random.default_rng(0)), "mean, std_dev"),
         (lambda: Workload("w", np.zeros(0, int), np.zeros(0, int), np.zeros(0)), "no requests"),
-        (lambda: _two(prompt_tokens=[1, 0]), "prompt_tokens of request 1 is 0"),
-        (lambda: _two(output_tokens=[-1, 1]), "output_tokens of request 0 is -1"),
+        (
+            lambda: _two(prompt_tokens=[1, 0]),
+            "prompt_tokens of request 1 must be at least 1, got 0",
+        ),
+        (
+            lambda: _two(output_tokens=[-1, 1]),
+            "output_tokens of request 0 must be at least 0, got -1",
+        ),
         (lambda: _two(offset_s=[1.0, 0.5]), "request 1 is out of order"),
         (lambda: _two(shares_with=[-1, 1]), "not sent earlier"),
-        (lambda: _two(timeout_s=[1.0, -1.0]), "timeout_s of request 1 is -1"),
-        (lambda: _two(stage=[0, 1]), "2 stages need 2 stage_starts_s, got 1"),
+        (lambda: _two(timeout_s=[1.0, -1.0]), "timeout_s of request 1 must be at least 0, got -1"),
+        (lambda: _two(stage=[0, 1]), "a start time for each of 2 stages, got 1"),
         (
             lambda: _two(stage=[0, 1], offset_s=[5.0, 1.0], stage_starts_s=(0.0, 3.0)),
             "request 1 of stage 1 is due at 4 s, before request 0 of the previous stage at 5 s",
         ),
-        (lambda: _two(shared_tokens=[1]), "1 entries for 2 requests"),
+        (lambda: _two(shared_tokens=[1]), "1 entries, expected one for each of 2 requests"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_its_number(make, message):

@@ -82,10 +82,10 @@ def test_what_cannot_be_read_says_why():
     assert "lacks the encoder's width" in reader("voxtral", {"num_mel_bins": 128}).reason
     assert "windows or stages" in reader("ultravox", WHISPER).reason
     elsewhere = {"model_type": "ultravox", "text_model_id": "meta-llama/Llama-3.1-8B-Instruct"}
-    with pytest.raises(PinnError, match=r"in the config.json of 'meta-llama.* under text_config"):
+    with pytest.raises(PinnError, match=r"in the config.json of 'meta-llama.* to text_config"):
         load_model(elsewhere)
     text = load_model(LLAMA | {"torch_dtype": "bfloat16"})
-    with pytest.raises(PinnError, match=r"unknown: its config.json has no audio_config: count"):
+    with pytest.raises(PinnError, match=r"unknown, as its config.json has no audio_config: omit"):
         request_media(text.images, text.audio, "Llama", PredictionRequest(audio_seconds=3.0))
 
 

@@ -46,7 +46,7 @@ def test_top_k_under_any_key(parse, key):
 def test_missing_or_too_large_top_k_is_an_error(parse):
     with pytest.raises(PinnError, match=r"config.json: num_experts_per_tok or .* is missing"):
         parse(**{**MOE, "num_experts_per_tok": ...})
-    with pytest.raises(PinnError, match=r"17 experts per token are more than the 16 experts"):
+    with pytest.raises(PinnError, match=r"at most the 16 experts of a layer, got 17"):
         parse(**{**MOE, "num_experts_per_tok": 17})
 
 

@@ -58,7 +58,7 @@ def test_what_is_not_known_is_none():
 
 @pytest.mark.parametrize("size", ["", "1024", "0x5", "axb", "1x2x3", "9999999x1"])
 def test_sizes_that_are_none(size):
-    with pytest.raises(PinnError, match="--image-size must be pixels"):
+    with pytest.raises(PinnError, match="--image-size must be width and height in pixels"):
         parse_size(size)
 
 
@@ -77,7 +77,10 @@ def test_images_need_a_model_that_is_known_to_read_them():
     flags = LOAD | {"images_per_request": 1}
     with pytest.raises(PinnError, match="without --model"):
         asked_load(None, flags, 0)
-    with pytest.raises(PinnError, match=r"unknown: .* no vision_config: count them in --input-len"):
+    with pytest.raises(
+        PinnError,
+        match=r"unknown, as .* no vision_config: omit .*count these tokens in --input-len",
+    ):
         asked_load(None, flags, 0, model="Qwen/Qwen3-8B")
 
 

@@ -145,13 +145,16 @@ def test_experts_beside_compressed_attention_have_a_format_of_their_own(name, ex
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"compress_ratios": [0, 4, 16] * 3}, "compress_ratios must give each of the 8 layers"),
-        ({"compress_ratios": None}, "compress_ratios must give each"),
+        (
+            {"compress_ratios": [0, 4, 16] * 3},
+            "compress_ratios must be a list with one of .* for each of 8 layers",
+        ),
+        ({"compress_ratios": None}, "compress_ratios must be a list"),
         ({"compress_ratios": [4, 128]}, "compress_ratios must be a list of 8 entries"),
         ({"compress_ratios": "4"}, "compress_ratios must be a list of 8 entries"),
         ({"expert_dtype": "int3"}, "expert_dtype must be one of NVFP4, fp4, fp8"),
         ({"expert_dtype": ["fp4"]}, "expert_dtype must be one of NVFP4, fp4, fp8"),
-        ({"o_groups": 3}, "3 output groups do not divide 16 query heads"),
+        ({"o_groups": 3}, "o_groups must divide num_attention_heads, got 3 and 16"),
         ({"index_n_heads": None}, "index_n_heads is missing"),
     ],
 )
@@ -181,8 +184,8 @@ def test_a_layer_without_its_own_choice_reads_no_index():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": ["linear_attention"]}, "must name each of 8 layers"),
-        ({"layer_types": ["rocket"] * 8}, "unknown layer type 'rocket'"),
+        ({"layer_types": ["linear_attention"]}, "must have a type for each of 8 layers"),
+        ({"layer_types": ["rocket"] * 8}, "the layer type 'rocket' is unknown"),
         ({"mamba_ssm_dtype": "int3"}, "mamba_ssm_dtype must be one of"),
         ({"linear_num_value_heads": None}, "linear_num_value_heads is missing"),
     ],

@@ -93,11 +93,11 @@ def test_matrices_beside_the_layers_are_counted():
             {"model_type": "diffllama"},
             "DiffLlamaAttention: no supported .* lambda_q1",
         ),
-        ({"model_type": "hrm_text"}, "runs 6 times a step"),
+        ({"model_type": "hrm_text"}, "runs 6 times per step"),
         ({"model_type": "minicpm3"}, "differently: keys of its latent attention"),
         ({"model_type": "recurrent_gemma"}, "rg_lru"),
         ({"model_type": "nobody_knows"}, "does not know 'nobody_knows' either"),
-        ({"model_type": "lfm2", "num_hidden_layers": 10**9}, "at most 1,000 are accepted"),
+        ({"model_type": "lfm2", "num_hidden_layers": 10**9}, "must be at most 1,000, got"),
     ],
 )
 def test_what_is_not_recognized_is_refused_by_name(config, reason):

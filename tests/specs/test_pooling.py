@@ -78,7 +78,7 @@ def test_tokens_that_attend_both_ways_make_twice_the_pairs():
 
 def test_pooling_generates_no_tokens():
     load = {"prompt_tokens": 100, "output_tokens": 3, "concurrency": 2, "requests": 4}
-    with pytest.raises(PinnError, match="generates no tokens: give --output-len 0, got 3"):
+    with pytest.raises(PinnError, match="and generates no tokens, got 3"):
         simulate(load, runner="pooling", **QWEN)
     figures = simulate(load | {"output_tokens": 0}, runner="pooling", **QWEN).figures
     assert figures["ttft_mean_ms"] == figures["e2e_mean_ms"] > 0
@@ -86,7 +86,7 @@ def test_pooling_generates_no_tokens():
 
 def test_a_model_without_a_head_cannot_be_asked_to_generate(config):
     model = model_from_config(config(architectures=["LlamaModel"]), "test")
-    with pytest.raises(PinnError, match="--runner generate: test has no output head"):
+    with pytest.raises(PinnError, match="--runner is generate, but test has no output head"):
         with_runner(model, "generate")
 
 

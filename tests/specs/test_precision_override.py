@@ -86,7 +86,7 @@ def test_eight_bit_activations_of_mxfp4_experts_are_asked_for_by_name():
     assert replace(served.precisions, experts=gpt_oss.precisions.experts) == gpt_oss.precisions
     assert with_precision(gpt_oss, "mxfp4") == gpt_oss
     assert Deployment(served, load_gpu("B200"), ServingSpec()).model == served
-    with pytest.raises(PinnError, match=r"capability 9\.0, kernels for mxfp4_mxfp8 need 10\.x"):
+    with pytest.raises(PinnError, match=r"capability 9\.0, but kernels for mxfp4_mxfp8 need 10\.x"):
         Deployment(served, load_gpu("H100"), ServingSpec())
 
 
@@ -96,7 +96,7 @@ def test_a_half_precision_model_keeps_its_own_format_elsewhere():
 
 
 def test_unknown_label():
-    with pytest.raises(PinnError, match=r"unknown precision 'fp3': use one of bf16"):
+    with pytest.raises(PinnError, match=r"the number format 'fp3' is unknown: use one of bf16"):
         with_precision(load_model("Llama-3.1-8B"), "fp3")
 
 

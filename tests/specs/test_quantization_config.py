@@ -128,9 +128,11 @@ def test_formats_of_linear_layers(parse, quantization, expected):
     ],
 )
 def test_unknown_schemes_raise_or_fall_back_with_a_warning(config, parse, quantization):
-    with pytest.raises(PinnError, match=r"config.json: unknown quantization .*known ones.*fp8"):
+    with pytest.raises(
+        PinnError, match=r"config.json: the quantization is unknown .*expected .*fp8"
+    ):
         parse(quantization_config=quantization)
-    with pytest.warns(UserWarning, match="using int4_wo for all linear layers"):
+    with pytest.warns(UserWarning, match="int4_wo is assumed for all linear layers"):
         model = load_model(config(quantization_config=quantization), fallback_precision="int4_wo")
     assert names(model)["attention"] == "int4_wo"
 
@@ -188,7 +190,9 @@ def test_the_router_name_does_not_match_gate_projections():
 
 def test_a_broken_pattern_names_the_file(parse):
     quantization = {"quant_method": "fp8", "ignored_layers": ["re:(*"]}
-    with pytest.raises(PinnError, match=r"config.json: 're:\(\*' is no regular expression"):
+    with pytest.raises(
+        PinnError, match=r"config.json: the pattern 're:\(\*' is no regular expression"
+    ):
         parse(quantization_config=quantization)
 
 
@@ -209,7 +213,7 @@ def test_kv_cache_format_is_separate(parse, scheme, expected):
 
 def test_unknown_kv_cache_format_warns(parse):
     quantization = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT2"}
-    with pytest.warns(UserWarning, match="unknown KV cache format 'INT2'"):
+    with pytest.warns(UserWarning, match="the KV cache format 'INT2' is unknown"):
         assert parse(quantization_config=quantization).kv_cache_precision.name == "bf16"
 
 
@@ -327,7 +331,7 @@ def test_quark_has_the_formats_of_layers_and_of_the_cache_in_one_place(parse):
     ],
 )
 def test_errors_name_the_key(parse, block, named):
-    with pytest.raises(PinnError, match=rf"unknown quantization \({named}.*--quantization"):
+    with pytest.raises(PinnError, match=rf"the quantization is unknown \({named}.*--quantization"):
         parse(quantization_config=block)
 
 

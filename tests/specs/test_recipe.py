@@ -134,8 +134,8 @@ def test_eager_modules_are_not_compiled():
     [
         ({"engine": "sglang", "data_parallel_size": 2}, "start 2 independent servers"),
         ({"engine": "sglang", "tensor_parallel_size": 4, "ep_size": 3}, "--ep-size 3 does not"),
-        ({"ep_size": 2}, "vllm has no --ep-size"),
-        ({"engine": "trtllm", "scheduler_recv_interval": 4}, "trtllm has no --scheduler-recv"),
+        ({"ep_size": 2}, "vllm has no flag --ep-size"),
+        ({"engine": "trtllm", "scheduler_recv_interval": 4}, "trtllm has no flag --scheduler-recv"),
         ({"disaggregation_mode": "prefill"}, "describe both pools: pinn simulate --prefill"),
         ({"engine_version": "nightly"}, "must be a release"),
         ({"engine": "lmdeploy"}, "use one of vllm, sglang, trtllm"),

@@ -35,10 +35,10 @@ def test_a_generation_config_is_read_as_vllm_does():
     ("config", "message"),
     [
         ({"top_p": "0.9"}, "g.json: top_p must be a number, got '0.9'"),
-        ({"top_p": 0}, r"g.json: sampling: top_p must lie in \(0, 1\], got 0"),
-        ({"temperature": -1}, "temperature must not be negative"),
+        ({"top_p": 0}, r"g.json: the sampling setting top_p must be in \(0, 1\], got 0"),
+        ({"temperature": -1}, "temperature must be 0 or more"),
         ({"top_k": -2}, "top_k must be at least -1"),
-        ({"min_p": 2}, "min_p must lie in"),
+        ({"min_p": 2}, "min_p must be in"),
         ({"repetition_penalty": 0}, "repetition_penalty must be positive"),
         ({"top_k": 20.5}, "top_k must be a whole number, got 20.5"),
         ({"temperature": float("inf")}, "temperature must be a number, got inf"),
@@ -109,9 +109,9 @@ def test_without_that_file_the_config_itself_may_ask(parse):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "must be a JSON object"),
+        ("[]", "must have a JSON object"),
         ("{", "malformed JSON"),
-        ('{"top_p": 7}', "top_p must lie"),
+        ('{"top_p": 7}', "top_p must be in"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path, config, content, message):

@@ -60,9 +60,9 @@ def test_coefficients_of_another_deployment_are_refused(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda t: t | {"schema": "pinn coefficients 9"}, "this version reads"),
-        (lambda t: t | {"beta": {"step": 1.0}}, "features differ in"),
-        (lambda t: t | {"alpha": 3}, "expected alpha as a mapping"),
-        (lambda t: t | {"beta": t["beta"] | {"step": -1.0}}, "beta.step must be finite"),
+        (lambda t: t | {"beta": {"step": 1.0}}, "differ from this version's features"),
+        (lambda t: t | {"alpha": 3}, "alpha must be a mapping"),
+        (lambda t: t | {"beta": t["beta"] | {"step": -1.0}}, "beta.step must be a finite number"),
         (lambda t: t | {"beta": t["beta"] | {"step": {"value": True}}}, "beta.step must be"),
     ],
 )

@@ -192,5 +192,5 @@ def test_scalars_come_back_from_a_checkpoint():
     again = saved_scalars(scalars.to_json())
     np.testing.assert_array_equal(again.multipliers, scalars.multipliers)
     np.testing.assert_array_equal(again.overheads, scalars.overheads)
-    with pytest.raises(PinnError, match="train it again"):
+    with pytest.raises(PinnError, match="train the checkpoint again"):
         saved_scalars({"multipliers": {"gemm": 1.0}, "overheads": {}})

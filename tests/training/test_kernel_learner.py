@@ -113,5 +113,5 @@ def test_newer_tables_are_asked_for_by_config_and_refused_where_there_are_none(
     monkeypatch.setenv("PINN_KERNEL_TABLES", str(tmp_path))
     settings = configure("kernels=newer").kernels.settings
     assert (settings.released, settings.tables) == (None, str(tmp_path))
-    with pytest.raises(PinnError, match=r"no kernel tables in .*: run 'make kernel-tables', or"):
+    with pytest.raises(PinnError, match=r"has no kernel tables: run 'make kernel-tables', or"):
         fitted_surrogates(settings, Exclusion())

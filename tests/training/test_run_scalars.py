@@ -194,7 +194,7 @@ def test_json_and_back():
 
 def test_scalars_of_another_version_are_refused():
     values = RunFit().to_json()
-    with pytest.raises(PinnError, match="train it again"):
+    with pytest.raises(PinnError, match="train the checkpoint again"):
         run_fit_from_json(values | {"multipliers": {"gemm": 1.0}})
 
 

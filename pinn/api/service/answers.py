@@ -89,11 +89,11 @@ def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozens
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
-        raise PinnError("body is not UTF-8 text: send a JSON object in UTF-8") from None
+        raise PinnError("the body is not UTF-8 text: send a JSON object in UTF-8") from None
     body = parse_json(text, "body")
     if not isinstance(body, dict):
         example = '{"model": "Llama-3.1-8B", "gpu": "H100"}'
-        raise PinnError(f"body must be a JSON object such as {example}, got {body!r:.60}")
+        raise PinnError(f"the body must be a JSON object such as {example}, got {body!r:.60}")
     texts = plain_texts(body)
     if not limits.reads_files:
         check_no_files(texts)

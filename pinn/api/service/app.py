@@ -71,7 +71,7 @@ class Service:
         except ClientDisconnect:
             return Response(status_code=GONE)
         if content is None:
-            fault = f"body must have at most {MOST_BODY_BYTES:,} bytes, got more"
+            fault = f"the body must have at most {MOST_BODY_BYTES:,} bytes, got more"
             return refusal(413, f"{fault}: split the body into several requests")
         try:
             key = self.kept.key(endpoint.name, content)

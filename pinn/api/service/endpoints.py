@@ -66,12 +66,10 @@ class Endpoint:
         for name in self.withheld:
             if name in given:
                 told = f"{name} must not be given, got {given[name]!r:.60}"
-                raise PinnError(
-                    f"{told}: remove the argument, which is set when the service starts"
-                )
+                raise PinnError(f"{told}: remove {name}, which is set when the service starts")
         for name, argument in self.arguments.items():
             if argument.default is argument.empty and name not in given:
-                raise PinnError(f"{name} is missing: give it")
+                raise PinnError(f"{name} is missing: give a value for {name}")
             if "Path" in str(argument.annotation) and name not in _NAMES_TOO:
                 _check_exists(name, given.get(name))
         return self.compute(given)
@@ -105,7 +103,7 @@ def _many(given: dict[str, Any]) -> bytes:
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
     if isinstance(configurations, list):
         remedy = "send them in several requests, or use 'pinn coefficients --configs'"
-        check_size(len(configurations), MOST_CANDIDATES, "configurations", remedy)
+        check_size(len(configurations), MOST_CANDIDATES, "the number of configurations", remedy)
     table, reasons = arrow_table(configurations, batch, given)
     refused = json_text(Counter(sorted(reasons))).encode()
     return b'{"rows": ' + table_json(table) + b', "refused": ' + refused + b"}\n"
@@ -146,7 +144,8 @@ def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
         except ValueError:
             return  # the function that reads an invalid budget reports it later
         if not seconds < timeout_s:
-            fault = f"time_budget must be below the service's timeout of {timeout_s:g} s"
             raise PinnError(
-                f"{fault}, got {seconds:g}: give less, or start the service with a longer --timeout"
+                f"time_budget must be below the service's timeout of {timeout_s:g} s, got "
+                f"{seconds:g}: give a shorter time_budget, or start the service with a longer "
+                "--timeout"
             )

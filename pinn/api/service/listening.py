@@ -28,7 +28,9 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
         remedy = "give another --port, or an address of this machine"
-        raise PinnError(f"--host {host} --port {port}: {why}: {remedy}") from error
+        raise PinnError(
+            f"the service cannot listen at --host {host} --port {port} ({why}): {remedy}"
+        ) from error
     # Accepted connections inherit TCP_NODELAY. Without it, Nagle's algorithm delays the second
     # packet of an answer by 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -50,10 +50,10 @@ def check_no_files(texts: frozenset[str] | None) -> None:
     """
     if texts is None:
         raise PinnError(
-            "an argument may name a file (a path, a launch command, JSON as "
-            "text, or a model that 'pinn models' does not list), and this "
-            "service reads no files: give names and values, or start the service "
-            "with --files"
+            "this service reads no files, but an argument may name a file (a "
+            "path, a launch command, JSON as text, or a model that 'pinn models' "
+            "does not list): give names and values, or start the service with "
+            "--files"
         )
 
 

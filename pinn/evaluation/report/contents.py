@@ -78,7 +78,7 @@ def read_tables(folder: Path) -> Tables:
     """
     results = folder / "results.csv"
     if not results.is_file():
-        raise PinnError(f"{results} does not exist: run 'pinn evaluate' first")
+        raise PinnError(f"the results {results} do not exist: run 'pinn evaluate' first")
     observations = read_observations(folder / "observations" / "silicon.parquet")
     predictions = pd.read_parquet(folder / "predictions.parquet")
     paths = {name: folder / f"{name}.csv" for name in _OTHERS}
@@ -180,9 +180,9 @@ def decision_grids(tables: Tables) -> list[Grid]:
     grids = []
     for split, part in tables.decisions.groupby("split", sort=False):
         caption = (
-            f"{split}: share of the best measured throughput per GPU that picks by predictions "
-            f"lose, over {part['decisions'].max()} decisions; a pick whose measured TPOT is more "
-            "than 5 % beyond its limit loses everything and counts as missed."
+            f"{split}: throughput per GPU lost by choosing deployments by predictions, in percent "
+            f"of the best measured throughput, over {part['decisions'].max()} decisions. A choice "
+            "counts as missed and loses 100 % if its measured TPOT exceeds the limit by over 5 %."
         )
         best_first = part.sort_values("loss", kind="stable")
         grids.append(decision_grid(best_first, ("mean loss %", "missed %"), caption))

@@ -194,7 +194,10 @@ class Layout:
         last = _release(LAST[source.backend])
         found = [v for v in self._versions(folder) if _release(v) <= last]
         if not found:
-            raise PinnError(f"no measured kernels in {folder}: expected */{self.file}.parquet")
+            raise PinnError(
+                f"the folder {folder} has no measured kernels, expected */{self.file}.parquet: "
+                "install aiconfigurator-core 0.12.0 again"
+            )
         return folder / found[-1] / f"{self.file}.parquet"
 
     def _folder(self, source: TableSource, systems: Path | None) -> Path:
@@ -252,14 +255,17 @@ class Layout:
         """Read the needed columns of a table, with a report in which every row is accepted."""
         path = self.path(source, systems)
         if not path.exists():
-            raise PinnError(f"no measured kernels at {path}: expected aiconfigurator-core 0.12.0")
+            raise PinnError(
+                f"the table of measured kernels {path} does not exist: install "
+                "aiconfigurator-core 0.12.0"
+            )
         table = pd.read_parquet(path)
         absent = self.newer if source.system == "a100_sxm" else ()
         needed = [theirs for theirs in self.columns.values() if theirs not in absent]
         missing = [c for c in needed if c not in table.columns]
         if missing:
             raise PinnError(
-                f"{path} has no column {', '.join(map(repr, missing))}: expected "
+                f"{path} lacks the columns {', '.join(map(repr, missing))}: expected "
                 f"{', '.join(needed)}, got {', '.join(table.columns)}"
             )
         tool, count = f"{source.backend} {path.parent.name}", len(table)

@@ -60,12 +60,12 @@ def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
     if "metrics" in summary:
         return _from_requests(point, reading)
     if summary.values.get("was_cancelled"):
-        raise NotUsable("the run was cancelled")
+        raise NotUsable("the run was cancelled before its end")
     metrics, config = _metrics(summary), summary.at("input_config")
     served = metrics.at("request_count").count("avg")
     failed = metrics.at("error_request_count").count("avg")
     if not served:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     figures: dict[str, float] = {}
     for latency, tags in _TAGS.items():
         found = next((metrics.find(tag) for tag in tags if metrics.find(tag)), Tree())
@@ -89,7 +89,7 @@ def _sending(config: Tree) -> tuple[int | None, float | None, str]:
     """Return concurrency, requests/s and arrival process of aiperf's load after its warm-up."""
     phases = [p for p in config.trees("phases") if "warm" not in p.text("name")]
     if len(phases) > 1:
-        raise NotUsable("the summary has several load phases, expected one")
+        raise NotUsable(f"the summary has {len(phases)} load phases, expected one")
     if phases:
         load, rate, process = phases[0], "rate", "type"
     else:
@@ -141,9 +141,9 @@ def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
     good = [r.at("metrics") for r in profiled if not r.values.get("error")]
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]
     if not good:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     if not all(_PROMPT in m and _OUTPUT in m for m in good):
-        raise NotUsable("requests without lengths")
+        raise NotUsable("the file lacks the prompt or output lengths of some requests")
     prompts, outputs = (tuple(m.at(t).count("value") for m in good) for t in (_PROMPT, _OUTPUT))
     firsts, lasts = ([_seconds(m, latency) for m in good] for latency in ("ttft", "e2e"))
     figures = documents.request_figures(firsts, lasts, outputs)

@@ -96,7 +96,7 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.mean) and self.mean >= 1):
-            raise PinnError(f"a mean length must be at least 1 token, got {self.mean}")
+            raise PinnError(f"the mean length must be at least 1 token, got {self.mean}")
 
     @staticmethod
     def listed(each: tuple[int, ...]) -> Lengths:
@@ -152,14 +152,17 @@ class Load:
 
     def __post_init__(self) -> None:
         if self.requests < 1:
-            raise PinnError(f"a load needs at least 1 request, got {self.requests}")
+            raise PinnError(f"the load must have at least 1 request, got {self.requests}")
         if self.concurrency is not None and self.concurrency < 1:
-            raise PinnError(f"a concurrency must be at least 1, got {self.concurrency}")
+            raise PinnError(f"the concurrency must be at least 1, got {self.concurrency}")
         if self.rate_per_s is not None and not 0 < self.rate_per_s < math.inf:
-            raise PinnError(f"a rate must be positive, got {self.rate_per_s} requests/s")
+            raise PinnError(f"the request rate must be positive, got {self.rate_per_s} requests/s")
         for what, each in (("prompt", self.prompt.each), ("output", self.output.each)):
             if each and len(each) != self.requests:
-                raise PinnError(f"{len(each)} {what} lengths for {self.requests} requests")
+                raise PinnError(
+                    f"the load has {len(each)} {what} lengths, expected one for each of "
+                    f"{self.requests} requests"
+                )
 
     @property
     def text(self) -> str:
@@ -240,10 +243,11 @@ class BenchmarkRun:
     def __post_init__(self) -> None:
         unknown = set(self.figures) - set(FIGURES)
         if unknown:
-            raise PinnError(f"{self.name}: unknown figures {', '.join(sorted(unknown))}")
+            listed = ", ".join(sorted(unknown))
+            raise PinnError(f"{self.name}: the metrics {listed} are unknown: use any of {FIGURES}")
         for name, value in self.figures.items():
             if not (math.isfinite(value) and value > 0):
-                raise PinnError(f"{self.name}: {name} is {value}, expected a positive finite one")
+                raise PinnError(f"{self.name}: {name} must be positive and finite, got {value}")
 
     def typical_s(self, *latencies: str) -> float | None:
         """Return a mean latency in seconds, or a median if the file has no mean.
@@ -287,10 +291,15 @@ class BenchmarkRun:
         try:
             run = msgspec.convert(values, BenchmarkRun)
         except msgspec.ValidationError as error:
-            raise PinnError(f"not a benchmark run: {error}") from error
+            raise PinnError(
+                f"the table of benchmark runs is damaged ({error}): ingest the files again"
+            ) from error
         unknown = sorted(_keys(values) - _keys(msgspec.to_builtins(run)))
         if unknown:
-            raise PinnError(f"not a benchmark run: unknown keys {', '.join(unknown)}")
+            raise PinnError(
+                f"the benchmark run has the unknown keys {', '.join(unknown)}: ingest the files "
+                "again with this version"
+            )
         return run
 
 

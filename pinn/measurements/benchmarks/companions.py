@@ -49,5 +49,5 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
         elif path.is_file():
             found.append(path)
         else:
-            raise PinnError(f"no file or folder at {path}: give the result files of a benchmark")
+            raise PinnError(f"{path} does not exist: give the result files of a benchmark")
     return found

@@ -71,7 +71,7 @@ def read_console(values: Tree, reading: Reading) -> BenchmarkRun:
     """
     lacking = [label for label in _NEEDED if _KEYS[label] not in values]
     if lacking:
-        raise NotUsable(f"a table without {', '.join(lacking)}")
+        raise NotUsable(f"the printed table lacks {', '.join(lacking)}")
     tool = "sglang.bench_serving" if "backend" in values else "vllm bench serve"
     reading.tool = f"{tool}, printed"
     file = vllm_bench.ClientFile.checked(values)

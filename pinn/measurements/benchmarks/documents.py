@@ -69,11 +69,11 @@ def read_document(path: Path) -> Document:
     try:
         text = read_text(path, MOST_CSV_BYTES, "text")
     except TooLargeError as error:
-        raise NotUsable(f"larger than {MOST_CSV_BYTES >> 20} MiB") from error
+        raise NotUsable(f"the file is larger than {MOST_CSV_BYTES >> 20} MiB") from error
     except PinnError as error:
-        raise NotUsable("cannot be read as text") from error
+        raise NotUsable("the file cannot be read as text") from error
     if not text.strip():
-        raise NotUsable("empty file")
+        raise NotUsable("the file is empty")
     fault: NotUsable | None = None
     if text.lstrip()[0] in "{[":
         try:
@@ -83,7 +83,7 @@ def read_document(path: Path) -> Document:
             fault = _json_fault(error)
     if path.suffix in (".yaml", ".yml"):
         try:
-            return Document(path, "", (parse_yaml(text, "invalid YAML"),))
+            return Document(path, "", (parse_yaml(text, "the YAML"),))
         except PinnError as error:
             raise NotUsable(str(error)) from error
     found = json_lines(text)
@@ -102,7 +102,7 @@ def _json_fault(error: PinnError) -> NotUsable:
     cause = error.__cause__
     if not isinstance(cause, ValueError):
         return NotUsable(error)
-    return NotUsable("invalid JSON, perhaps cut off", getattr(cause, "lineno", None))
+    return NotUsable("the JSON is malformed, perhaps cut off", getattr(cause, "lineno", None))
 
 
 # Metrics of benchmark files in SI units, and parsers of keys that files of several tools share.
@@ -121,7 +121,8 @@ def unit_seconds(latency: str, unit: str) -> float:
         NotUsable: If the unit is unknown.
     """
     if unit not in SECONDS:
-        raise NotUsable(f"{latency} is in {unit!r}, expected one of {', '.join(SECONDS)}")
+        known = ", ".join(SECONDS)
+        raise NotUsable(f"the unit of {latency} is {unit!r}, expected one of {known}")
     return SECONDS[unit]
 
 

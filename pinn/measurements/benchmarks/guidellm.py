@@ -49,7 +49,7 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
     config, metrics = point.at("config") or point.at("args"), point.at("metrics")
     served = _count(metrics, "successful")
     if not served:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     rates = (f"{each}_per_second" for each in ("requests", "output_tokens"))
     figures = documents.throughputs(*(_of(metrics, rate).number("mean") for rate in rates))
     for latency, (metric, unit_s) in _LATENCIES.items():
@@ -83,7 +83,10 @@ def _sending(strategy: Tree) -> tuple[int | None, float | None, str]:
         return strategy.count("streams", "max_concurrency") or None, None, "poisson"
     if kind in ("constant", "poisson"):
         return None, strategy.number("rate"), kind
-    raise NotUsable(f"the load has the unknown type {kind!r}")
+    raise NotUsable(
+        f"the type of the load is {kind!r}, expected synchronous, concurrent, throughput, "
+        "constant or poisson"
+    )
 
 
 def _prefix(point: Tree) -> SharedPrefix | None:

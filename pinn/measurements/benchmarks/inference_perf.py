@@ -45,7 +45,7 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     summary, successes = report.at("load_summary"), report.at("successes")
     sent, failed = summary.count("count"), report.at("failures").count("count")
     if sent <= failed:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     config = _yaml(folder / "config.yaml")
     shared, server = config.at("data", "shared_prefix"), config.at("server")
     output = shared.number("output_len") if server.is_true("ignore_eos") else None

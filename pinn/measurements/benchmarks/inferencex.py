@@ -38,7 +38,7 @@ def read_inferencex(values: Tree, reading: Reading) -> BenchmarkRun:
             some of the GPUs.
     """
     if values.is_true("disagg"):
-        raise NotUsable("disaggregated prefill/decode")
+        raise NotUsable("the server ran disaggregated prefill/decode, expected a single server")
     concurrency = values.count("conc")
     figures = documents.client_statistics(values, "e2el", 1.0)
     tokens = (values.count("tp") or 1) * (values.number("output_tput_per_gpu") or 0.0)
@@ -61,7 +61,9 @@ def _server(values: Tree) -> StatedServer:
     }
     if values.is_true("dp_attention"):
         if engine != TRTLLM:
-            raise NotUsable("attention was data-parallel over an unstated number of GPUs")
+            raise NotUsable(
+                "attention was data-parallel, but the file does not state over how many GPUs"
+            )
         flags["enable_dp_attention"] = True
     if (experts := values.count("ep")) > 1:
         others = engine in (SGLANG, TRTLLM)

@@ -34,14 +34,14 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
     metrics, config = values.at("metrics"), values.at("config")
     lacking = [f"metrics.{name}" for name in _NEEDED if name not in metrics]
     if lacking:
-        raise NotUsable(f"lacks {', '.join(lacking)}")
+        raise NotUsable(f"the file lacks the keys {', '.join(lacking)}")
     if config.count("num_models") > 1:
-        raise NotUsable(f"{config.count('num_models')} models in one report")
+        raise NotUsable(f"the report has {config.count('num_models')} models, expected one")
     rate = metrics.number("throughput_rps") or 0.0
     counted = rate * (metrics.number("benchmark_time") or 0.0)
     served = metrics.count("num_prompts_succeeded") or round(counted)
     if served < 1:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     sent = max(metrics.count("num_prompts_attempted"), served)
     totals = (metrics.number(name) or 0.0 for name in _NEEDED[1:])
     prompt, output = (total / served or None for total in totals)
@@ -70,5 +70,5 @@ def _server(values: Tree) -> StatedServer:
     spoken = named.text("model_server", "backend")
     server = StatedServer(named.text("model", "model_id"), engine=spoken)
     if spoken and "engine" not in server.all_flags:
-        raise NotUsable(f"the server was {spoken}, whose scheduler is not simulated")
+        raise NotUsable(f"the engine was {spoken}, whose scheduler is not simulated")
     return server

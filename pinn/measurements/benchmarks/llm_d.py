@@ -33,7 +33,7 @@ def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
     failed = requests.count("failures")
     total = int(reading.needed("num_prompts", requests.number("total") or None))
     if total <= failed:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     server = _old_server(scenario) if old else _server(scenario)
     stated = scenario.at("load")
     asked = Tree() if old else stated.at("standardized")
@@ -83,10 +83,10 @@ def _server(scenario: Tree) -> StatedServer:
     if not engines:
         return StatedServer()
     if len(engines) > 1:
-        raise NotUsable(f"got {len(engines)} engines behind one router, expected one")
+        raise NotUsable(f"the run had {len(engines)} engines behind one router, expected one")
     engine, facts = engines[0], engines[0].at("standardized")
     if (replicas := facts.count("replicas")) > 1:
-        raise NotUsable(f"got {replicas} replicas behind one router, expected one")
+        raise NotUsable(f"the run had {replicas} replicas behind one router, expected one")
     card = facts.at("accelerator")
     spelled = f"{facts.text('tool')} {facts.text('tool_version')}"
     return _stated(facts.at("model"), card, engine.at("native", "args"), spelled)
@@ -97,7 +97,7 @@ def _old_server(scenario: Tree) -> StatedServer:
     engines = scenario.at("platform").trees("engine") or [Tree()]
     if len(hosts) > 1 or len(engines) > 1:
         count = max(len(hosts), len(engines))
-        raise NotUsable(f"got {count} engines behind one router, expected one")
+        raise NotUsable(f"the run had {count} engines behind one router, expected one")
     spelled = f"{engines[0].text('name')} {engines[0].text('version')}"
     return _stated(scenario.at("model"), hosts[0], engines[0].at("args"), spelled)
 

@@ -31,7 +31,7 @@ def read_llmperf(values: Tree, reading: Reading) -> BenchmarkRun:
     served = values.count("results_num_completed_requests")
     failed = values.count("results_number_errors")
     if served < 1:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     prompt = _lengths("prompt_tokens", "input", values, reading)
     output = _lengths("output_tokens", "output", values, reading)
     limit, rate = reading.sending(values.count("num_concurrent_requests") or None)

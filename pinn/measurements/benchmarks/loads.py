@@ -112,7 +112,7 @@ def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, flo
 
 def _figure(run: Run, name: str) -> float:
     if name not in FIGURES:
-        raise PinnError(f"unknown metric {name!r}: expected one of {', '.join(FIGURES)}")
+        raise PinnError(f"the metric {name!r} is unknown: use one of {', '.join(FIGURES)}")
     r = run.requests
     done = r.finished
     if not done.any():

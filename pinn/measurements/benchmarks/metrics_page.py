@@ -117,13 +117,14 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
     counts = {k: v for k, v in delta.items() if k.endswith(("_count", "_sum", "_total"))}
     if min(counts.values(), default=0.0) < 0:
         raise NotUsable(
-            "a counter decreases: the server was restarted, or the scrapes are in the wrong order"
+            "a counter decreases, because the server was restarted or the scrapes are swapped: "
+            "give two scrapes of one server process, the earlier one first"
         )
     served = int(counts.get("e2e_request_latency_seconds_count", 0.0))
     served = served or int(counts.get("time_to_first_token_seconds_count", 0.0))
     if not served:
         when = "between the scrapes" if earlier else "since the server's start"
-        raise NotUsable(f"no request was served {when}")
+        raise NotUsable(f"the server completed no request {when}")
     given = reading.given
     reading.assumed.append("latencies start when the request reaches the server's front end")
     prompt = _mean(counts, ("request_prompt_tokens",), "prompt_tokens_total", served)
@@ -154,8 +155,8 @@ def _at_start(page: Page, reading: Reading) -> Page:
     given = reading.given
     if given.duration is None and given.concurrency is None and given.request_rate is None:
         raise NotUsable(
-            "the /metrics page has no second scrape: give an earlier scrape, too, or, if the "
-            "server has served only this load, its --duration"
+            "only one scrape of the /metrics page was given: give an earlier scrape, too. If the "
+            "server has served only this load, give the load's --duration instead"
         )
     reading.assumed.append("all requests since the server's start belong to this load")
     return Page(started_s=page.started_s)
@@ -244,7 +245,7 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
     drafts, drafted = sums.get("drafts", 0.0), sums.get("draft_tokens", 0.0)
     if not drafted and not drafts:
         raise PinnError(
-            f"{where}: got no vllm:spec_decode counter above 0: give a /metrics page "
+            f"{where} has no vllm:spec_decode counter above 0: give a /metrics page "
             "of a server with speculative decoding, or --speculative-acceptance "
             "as a number"
         )

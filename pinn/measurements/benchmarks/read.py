@@ -128,7 +128,7 @@ class _Found:
             self.refuse(str(reason), f"{place}, line {line}" if line else place)
         except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             met = printable(error, 60) or type(error).__name__
-            self.refuse(f"a value that {tool} does not write in this place ({met})", place)
+            self.refuse(f"a value is not as {tool} writes it ({met})", place)
 
     def report(self, source: str, digest: str) -> ReadReport:
         """Return a report with the counts of runs read and skipped."""
@@ -180,7 +180,7 @@ def _nothing_read(report: ReadReport) -> str:
     known = ""
     if not report.refused or any(_UNKNOWN in reason for reason in report.refused):
         tools = ", ".join(dict.fromkeys(reader.tool for reader in READERS))
-        known = f". Known are {tools}, and metrics pages of vLLM and SGLang"
+        known = f". Give files of {tools}, or metrics pages of vLLM and SGLang"
     if report.read == 1:
         (reason,), (places,) = report.refused, report.places.values()
         return f"{places[0]}: {reason}{known}"
@@ -188,7 +188,7 @@ def _nothing_read(report: ReadReport) -> str:
     return f"{report.source}: no benchmark run could be read: {reasons}{known}"
 
 
-_UNKNOWN = "written by no known tool"
+_UNKNOWN = "the file was written by no known tool"
 
 
 def _read_document(document: Document, found: _Found) -> None:
@@ -213,7 +213,7 @@ def _read_document(document: Document, found: _Found) -> None:
 def _read_pages(pages: list[Document], found: _Found) -> None:
     """Read metrics pages in pairs, or a single page."""
     if len(pages) > 1 and len(pages) % 2:
-        found.refuse("a /metrics page without a second scrape", str(pages.pop().path))
+        found.refuse("the /metrics page has no second scrape", str(pages.pop().path))
     for at in range(0, len(pages), 2):
         scrapes = pages[at : at + 2]
         name = " to ".join(str(page.path) for page in scrapes)

@@ -73,7 +73,8 @@ class GivenLoad:
             low, high = 0.0, 0.0
         if not 0 <= low <= high or high <= 0:
             raise PinnError(
-                f"--length-range must be two shares such as 0.8,1, got {self.length_range!r}"
+                "--length-range must be two multiples of the mean length such as 0.8,1, got "
+                f"{self.length_range!r}"
             )
         return low, high
 
@@ -120,7 +121,7 @@ class Reading:
         if abs(given - stated) > _SAME * abs(stated):
             option = _FLAGS[name].option
             raise NotUsable(
-                f"the file states {stated:g}, but {option} is {given:g}: remove {option}, "
+                f"{option} is {given:g}, but the file states {stated:g}: remove {option}, "
                 "or read files of other loads separately"
             )
         return stated
@@ -142,7 +143,9 @@ class Reading:
         """
         found = self.or_stated(name, stated)
         if found is None:
-            raise NotUsable(f"the file does not state {_described(name)}: give this option")
+            raise NotUsable(
+                f"the file does not state {_described(name)}: give {_FLAGS[name].option}"
+            )
         return found
 
     def stated_lengths(

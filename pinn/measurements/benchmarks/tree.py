@@ -32,7 +32,7 @@ class Tree:
         for key in path:
             value = found.values.get(key)
             if value is not None and not isinstance(value, Mapping):
-                raise TypeError(f"{key} is no mapping: {value!r:.40}")
+                raise TypeError(f"{key} must be a mapping, got {value!r:.40}")
             found = Tree(value)
         return found
 

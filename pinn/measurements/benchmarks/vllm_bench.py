@@ -66,7 +66,9 @@ class ClientFile(BaseModel):
             return cls.model_validate(values.values)
         except ValidationError as error:
             lacking = [str(e["loc"][0]) for e in error.errors() if e["type"] == "missing"]
-            fault = f"lacks {', '.join(lacking)}" if lacking else ": ".join(first_fault(error))
+            place, reason = first_fault(error)
+            keys = ", ".join(lacking)
+            fault = f"the file lacks the keys {keys}" if lacking else f"{place}: {reason}"
             raise NotUsable(fault) from error
 
 
@@ -83,7 +85,7 @@ def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
     """
     file = ClientFile.checked(values)
     if file.ramp_up_strategy:
-        raise NotUsable("the request rate was ramped up during the run, expected a constant rate")
+        raise NotUsable("the request rate was ramped up during the run, expected a fixed rate")
     sent = file.num_prompts or file.completed + (file.failed or 0)
     load = client_load(file, sent, reading)
     failed = max(sent - file.completed, file.failed or 0)
@@ -99,9 +101,9 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
         PinnError: If an option for missing data is needed.
     """
     if file.completed < 1:
-        raise NotUsable("no request was served")
+        raise NotUsable("the run has no completed request")
     if file.backend in _UNKNOWN:
-        raise NotUsable(f"the server was {file.backend}, whose scheduler is not simulated")
+        raise NotUsable(f"the engine was {file.backend}, whose scheduler is not simulated")
     rate = None if file.request_rate in (None, float("inf")) else file.request_rate
     served = [i for i, n in enumerate(file.output_lens) if n > 0]
     detailed = bool(served) and len(file.input_lens) == len(file.output_lens)
@@ -133,7 +135,7 @@ def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]
     stated = _details(file) | documents.client_statistics(values, e2e, MILLISECOND, "_ms")
     if not stated:
         wanted = (f"{each}_{name}_ms" for name in ("ttft", "tpot") for each in ("mean", "median"))
-        raise NotUsable(f"the file has no latency, expected some such as {', '.join(wanted)}")
+        raise NotUsable(f"the file has no latency, expected keys such as {', '.join(wanted)}")
     return stated | documents.throughputs(file.request_throughput, file.output_throughput)
 
 
@@ -254,7 +256,7 @@ def sglang_server(info: Tree) -> StatedServer:
         NotUsable: If prefill and decode were disaggregated.
     """
     if (info.text("disaggregation_mode") or "null") != "null":
-        raise NotUsable("disaggregated prefill/decode")
+        raise NotUsable("the server ran disaggregated prefill/decode, expected a single server")
     flags: dict[str, FlagValue] = {
         f.name: f.read(value)
         for f in flags_of(ServingSpec)

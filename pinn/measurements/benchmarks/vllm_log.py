@@ -76,7 +76,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
                 rows.append(row)
     if not rows:
         raise PinnError(
-            f"{path}: none of {read} lines has iteration details: start vLLM with "
+            f"{path}: none of its {read} lines has details of an iteration: start vLLM with "
             "--enable-logging-iteration-details"
         )
     report = ReadReport(path.name, "", file_sha256(path), read, len(rows), dict(refused))
@@ -146,7 +146,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     requests = int(prefills.sum() - full.sum())
     decoded = int(busy["decode_tokens"].sum())
     if requests < 1 or decoded < 1:
-        raise NotUsable("the log has no prompt or no token between its first and last iteration")
+        raise NotUsable("the log has no complete prompt or no output token")
     given = reading.given
     concurrency = given.concurrency
     if given.request_rate is None and concurrency is None:
@@ -259,7 +259,8 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
         raise NotUsable("the file has no request span with tokens and latencies")
     models = {s.model for s in whole if s.model}
     if len(models) > 1:
-        raise NotUsable(f"spans of {len(models)} models: {', '.join(sorted(models))}")
+        names = ", ".join(sorted(models))
+        raise NotUsable(f"the file has spans of {len(models)} models, expected one ({names})")
     whole.sort(key=lambda s: s.start_ns)
     begin = whole[0].start_ns
     reading.assumed.append("latencies start when the request reaches the engine")

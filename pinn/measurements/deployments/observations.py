@@ -78,7 +78,8 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
     missing = [name for name in COLUMNS if name not in rows.columns]
     if missing:
         raise PinnError(
-            f"{what} lack the column(s) {', '.join(missing)}: write them again with this version"
+            f"{what} lack the column(s) {', '.join(missing)}: write the table again with this "
+            "version"
         )
     if rows.empty:
         raise PinnError(f"{what} are empty: see the reader's report for the reasons")
@@ -87,7 +88,10 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
         rows[name] = _checked(rows[name], kind, f"{what}: {name}")
     twice = rows.loc[rows["row_id"].duplicated(), "row_id"]
     if not twice.empty:
-        raise PinnError(f"{what} have {len(twice)} row(s) twice, first {twice.iloc[0]!r}")
+        raise PinnError(
+            f"{what} have {len(twice)} row(s) twice, of which the first is {twice.iloc[0]!r}: "
+            "remove the copies"
+        )
     return rows
 
 
@@ -105,7 +109,8 @@ def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Ma
     rows = validate(rows)
     if report.accepted != len(rows):
         raise PinnError(
-            f"{path}: the read report accepts {report.accepted} rows, the table has {len(rows)}"
+            f"{path}: the table has {len(rows)} rows, but its read report accepts "
+            f"{report.accepted}: write the table with its own report"
         )
     replace_atomically(path, lambda target: rows.to_parquet(target, index=False))
     manifest = Manifest(table_sha256=file_sha256(path), rows=len(rows), report=report)
@@ -122,18 +127,20 @@ def read_observations(path: Path) -> pd.DataFrame:
     """
     manifest = read_manifest(path)
     if not path.is_file():
-        raise PinnError(f"no observations at {path}: write the table first")
+        raise PinnError(f"the table of observations {path} does not exist: write the table first")
     digest = file_sha256(path)
     if digest != manifest.table_sha256:
         raise PinnError(
-            f"{path} is not the table that its manifest describes (sha256 "
-            f"{digest[:12]}..., expected {manifest.table_sha256[:12]}...), as it was "
-            "changed or cut off: write the table again"
+            f"{path} was changed or cut off after it was written (SHA-256 "
+            f"{digest[:12]}..., expected {manifest.table_sha256[:12]}...): write "
+            "the table again"
         )
     try:
         rows = pd.read_parquet(path)
     except (OSError, ValueError) as error:
-        raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
+        raise PinnError(
+            f"{path} is not a readable Parquet file ({error}): write the table again"
+        ) from error
     return validate(rows, str(path))
 
 
@@ -153,9 +160,14 @@ def read_manifest(path: Path) -> Manifest:
         report = ReadReport.from_json(values.pop("report"))
         read = Manifest(report=report, **values)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise PinnError(f"{manifest} is not a manifest of observations: {error}") from error
+        raise PinnError(
+            f"{manifest} is not a manifest of observations ({error}): write the table again"
+        ) from error
     if read.schema != SCHEMA:
-        raise PinnError(f"{manifest} describes {read.schema!r}, this version reads {SCHEMA!r}")
+        raise PinnError(
+            f"{manifest} has the schema {read.schema!r}, but this version reads {SCHEMA!r}: write "
+            "the table again with this version"
+        )
     return read
 
 
@@ -167,7 +179,7 @@ def manifest_path(path: Path) -> Path:
 def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
     """Return a column's values converted to its dtype; an error names the first invalid value."""
     if values.isna().any():
-        raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s)")
+        raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s): fill in a value")
     if kind in _WANTED:
         numbers = pd.to_numeric(values, errors="coerce")
         least = numbers >= 0 if kind == "from zero" else numbers > 0
@@ -177,7 +189,7 @@ def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
         if bad.any():
             raise PinnError(
                 f"{what} must be {_WANTED[kind]}, got {values[bad].iloc[0]} "
-                f"({int(bad.sum())} row(s) like it)"
+                f"({int(bad.sum())} row(s) with such values)"
             )
         values = numbers
     elif kind == "passed":

@@ -190,7 +190,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
     if rows["concurrency"].isna().any():
         first = rows.loc[rows["concurrency"].isna(), "row_id"].iloc[0]
         raise PinnError(
-            f"row {first} has no silicon_concurrency=N in its source: give the package's own file"
+            f"the source of row {first} has no silicon_concurrency=N: give the file of {PACKAGE}"
         )
     labels = zip(rows["model"], rows["precision"], strict=True)
     rows = rows.assign(
@@ -243,7 +243,7 @@ def precision_scheme(model: str, label: str) -> str:
     scheme = facts.get(f"{label}_scheme") or LABEL_SCHEMES.get(label)
     if scheme is None:
         raise PinnError(
-            f"silicon_sample.csv has the precision {label!r} for {model}, expected one of "
+            f"silicon_sample.csv has the precision {label!r} for {model}: use one of "
             f"{', '.join(LABEL_SCHEMES)}"
         )
     return scheme
@@ -252,7 +252,9 @@ def precision_scheme(model: str, label: str) -> str:
 def read_csv(path: Path) -> pd.DataFrame:
     """Read ``silicon_sample.csv``, and check that it has all columns that are used."""
     texts = {"backend_version": "str", "precision": "str"}
-    raw = read_frame(path, f"reinstall {PACKAGE}==0.12.0 or give the path of its file", dtype=texts)
+    raw = read_frame(
+        path, f"reinstall {PACKAGE}==0.12.0, or give the path of its file", dtype=texts
+    )
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
         remedy = f"give the file of {PACKAGE} 0.12.0, or for own rows data=own (docs/training.md)"

@@ -72,7 +72,7 @@ def read_batch(text: str) -> Wanted:
     for part in text.split("+"):
         match = _PART.match(part.strip())
         if match is None:
-            raise ValueError(f"cannot read the batch {text!r}")
+            raise ValueError(f"the batch {text!r} cannot be read")
         count, new, cached = int(match[1]), match[2], int(match[3])
         if new is None:
             found = found._replace(decodes=count, context=cached)

@@ -92,13 +92,13 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
         held = f"{given.out} already has {STEPS_FILE}"
         raise MeasuringError(f"{held}: give another folder") from error
     except OSError as error:
-        raise MeasuringError(f"{given.out}: {error.strerror or error}") from error
+        raise MeasuringError(_unwritten(given.out, error)) from error
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     try:
         if given.serve:
             _serve(given, flags, asked)
         if asked():
-            raise MeasuringError("stopped by a signal: no steps were measured")
+            raise MeasuringError("a signal stopped the program, so no steps were measured")
         asked.interrupts()
         engine = start(["--model", given.model, *flags])
         asked.waits()
@@ -111,10 +111,14 @@ def _measure(given: argparse.Namespace, flags: list[str], start: Start, asked: _
         table.describe({"measured_s": 60.0 * given.minutes - session.left, **found._asdict()})
         engine.close()
     except OSError as error:
-        raise MeasuringError(f"{given.out}: {error.strerror or error}") from error
+        raise MeasuringError(_unwritten(given.out, error)) from error
     finally:
         table.close()
     return _report(found, given.out)
+
+
+def _unwritten(out: str, error: OSError) -> str:
+    return f"{out} cannot be written ({error.strerror or error}): give another folder with --out"
 
 
 def _wanted(limits: Limits) -> Iterable[Wanted]:

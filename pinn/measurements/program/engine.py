@@ -28,7 +28,7 @@ _REMEDIES = {
     "No available memory for the cache": "there is no room for a KV cache: use more GPUs "
     "(-tp), fewer bits, or a higher --gpu-memory-utilization",
     "KV cache is needed": "use a smaller --max-model-len",
-    "Free memory on device": "another process uses the GPU: stop it, or lower "
+    "Free memory on device": "another process uses the GPU: stop this process, or lower "
     "--gpu-memory-utilization",
 }
 
@@ -68,7 +68,7 @@ class VllmEngine:
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )
         except (Exception, SystemExit) as error:
-            raise MeasuringError(f"the engine did not start: {_in_a_line(error)}") from error
+            raise MeasuringError(f"vLLM's engine did not start: {_in_a_line(error)}") from error
         self._engine, self._sampling = engine, SamplingParams
         core: Any = getattr(engine.engine_core, "engine_core", None)
         self._core = core
@@ -170,7 +170,7 @@ class VllmEngine:
             )
         if config.parallel_config.data_parallel_size > 1:
             raise MeasuringError(
-                "got --data-parallel-size above 1, but ranks wait for each other: measure one "
+                "--data-parallel-size is above 1, but ranks wait for each other: measure one "
                 "rank, without --data-parallel-size"
             )
 
@@ -190,8 +190,10 @@ def _release() -> str:
         ) from error
     release = str(getattr(vllm, "__version__", "unknown"))
     if (_numbers(release) or OLDEST) < OLDEST:
-        first = f"{_dotted(OLDEST)}, the oldest release that can be measured"
-        raise MeasuringError(f"vLLM {release} is older than {first}: install a newer one")
+        raise MeasuringError(
+            f"vLLM {release} is older than {_dotted(OLDEST)}, the oldest release that can be "
+            "measured: install a newer release"
+        )
     return release
 
 

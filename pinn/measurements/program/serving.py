@@ -157,7 +157,7 @@ def _free_port(port: int) -> int:
             probe.bind((_ADDRESS, port))
         except OSError as error:
             taken = f"port {port} of {_ADDRESS} is taken ({error.strerror})"
-            raise MeasuringError(f"{taken}: give another --port, or 0 for a free one") from error
+            raise MeasuringError(f"{taken}: give another --port, or 0 for any free port") from error
         return int(probe.getsockname()[1])
 
 
@@ -165,11 +165,11 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
     end = time.monotonic() + _START
     while time.monotonic() < end:
         if is_asked():
-            raise MeasuringError("interrupted while the server started")
+            raise MeasuringError("the program was stopped while the server started")
         if server.poll() is not None:
             with open(log, encoding="utf-8", errors="replace") as file:
                 last = [line.strip() for line in file if line.strip()][-1:]
-            raise MeasuringError(f"the server did not start: {''.join(last)[:300]} (see {log})")
+            raise MeasuringError(f"the server did not start ({''.join(last)[:300]}): see {log}")
         try:
             _get(address + "/v1/models")
             return

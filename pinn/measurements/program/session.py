@@ -201,9 +201,9 @@ class Session:
 
     def _turn(self) -> list[Step]:
         if self._is_asked():
-            raise StopError("asked to stop")
+            raise StopError("the program was asked to stop")
         if self.left <= 0:
-            raise StopError("the time is over")
+            raise StopError("the time of --minutes is over")
         found = self.engine.step()
         if any(step.preempted for step in found):
             self.release()

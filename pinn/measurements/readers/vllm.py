@@ -72,7 +72,7 @@ def check_file(path: Path, remedy: str) -> None:
         PinnError: If the file is missing, or has a hole longer than the longest line.
     """
     if not path.is_file():
-        raise PinnError(f"{path}: no such file: {remedy}")
+        raise PinnError(f"the file {path} does not exist: {remedy}")
     with path.open("rb") as file:
         size, data = os.fstat(file.fileno()).st_size, 0
         # An empty file does not enter the loop, because seeking in it raises an error.
@@ -84,9 +84,9 @@ def check_file(path: Path, remedy: str) -> None:
             if data - hole > MOST_LINE_BYTES:
                 rest = f"tail -c +{data + 1}" if data < size else f"head -c {hole}"
                 raise PinnError(
-                    f"{path}: {data - hole:,} bytes from byte {hole:,} on are "
-                    f"empty, but a line has at most {MOST_LINE_BYTES:,} bytes: "
-                    f"extract the rest of the file by '{rest}'"
+                    f"{path} has no data in {data - hole:,} bytes from byte {hole:,} on, more "
+                    f"than the longest line ({MOST_LINE_BYTES:,} bytes): extract the rest of "
+                    f"the file with '{rest}'"
                 )
 
 
@@ -293,22 +293,30 @@ def read_steps(path: Path) -> RawRun:
     """
     begin = time.perf_counter()
     if not path.is_file():
-        raise PinnError(f"no step summaries at {path}: give the path of the Parquet file")
+        raise PinnError(
+            f"the file of step summaries {path} does not exist: give the path of the Parquet file"
+        )
     try:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise PinnError(f"{path} is not a readable Parquet file: {error}") from error
+        raise PinnError(
+            f"{path} is not a readable Parquet file ({error}): give a Parquet file of step "
+            "summaries"
+        ) from error
     columns, kept = {}, KeptRows(table.num_rows)
     for each_field in FIELDS[STEPS]:
         name = next((n for n in each_field.names if n in table.column_names), None)
         if name is None and each_field.required:
             held = ", ".join(table.column_names)
-            raise PinnError(f"{path} lacks the column {each_field.names[0]!r}, got only {held}")
+            name = each_field.names[0]
+            raise PinnError(f"{path} lacks the column {name!r}: it has only {held}")
         wanted = RAW_SCHEMAS[STEPS].field(each_field.column).type
         try:
             column = pa.nulls(table.num_rows, wanted) if name is None else table[name].cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise PinnError(f"{path}: column {name!r} must have numbers: {error}") from error
+            raise PinnError(
+                f"the column {name!r} of {path} must have numbers ({error}): correct the column"
+            ) from error
         columns[each_field.column] = column
         if each_field.required:
             kept.refuse(f"step without {each_field.names[0]}", pc.is_null(column))

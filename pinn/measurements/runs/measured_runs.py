@@ -109,7 +109,9 @@ def csv_of(path: Path) -> Path:
         return path
     found = sorted(path.glob("*.csv"))
     if len(found) != 1:
-        raise PinnError(f"{path} has {len(found)} CSV files: give the path of the right one")
+        raise PinnError(
+            f"the folder {path} has {len(found)} CSV files, expected one: give the path of a file"
+        )
     return found[0]
 
 
@@ -200,7 +202,7 @@ def read_load_report(
         PinnError: If a file is missing or invalid.
     """
     if not is_load_report(path):
-        raise PinnError(f"{path} lacks {_SERVER} or {_CONFIG}: {_REMEDY}")
+        raise PinnError(f"the folder {path} lacks {_SERVER} or {_CONFIG}: {_REMEDY}")
     named = read_mapping(path / _SERVER)
     server = check(_Server, named, path / _SERVER, _REMEDY)
     flags = given_flags(ServingSpec, named, str(path / _SERVER))

@@ -209,7 +209,8 @@ def _run(
     name: str, deployment: Deployment, sent: Mapping[str, float], figures: Mapping[str, float]
 ) -> MeasuredRun:
     if unknown := set(figures) - set(FIGURES):
-        raise PinnError(f"{name}: unknown figures {', '.join(sorted(unknown))}: use {FIGURES}")
+        listed = ", ".join(sorted(unknown))
+        raise PinnError(f"{name}: the metrics {listed} are unknown: use any of {FIGURES}")
     load = f"{sent['prompt_tokens']:g} / {sent['output_tokens']:g}"
     size = (sent["rate"] if "rate" in sent else sent["concurrency"],)
     measured = {WHOLE_RUN: figures}, {WHOLE_RUN: 0.0}

@@ -111,9 +111,9 @@ def workload(name: str, workloads: Mapping[str, Workload] = WORKLOADS) -> Worklo
     """
     if name not in workloads:
         raise PinnError(
-            f"unknown workload {name!r}: expected one of {', '.join(workloads)}; "
-            "or give the path of a workload file, as of 'pinn simulate "
-            "--workload', relative to the folder of the CSV file"
+            f"the workload {name!r} is unknown: use one of {', '.join(workloads)}, "
+            "or the path of a workload file of 'pinn simulate --workload', "
+            "relative to the folder of the CSV file"
         )
     return workloads[name]
 
@@ -146,15 +146,17 @@ def read_serving_runs(
             GPU or workload.
     """
     if not path.is_file():
-        raise PinnError(f"no serving runs at {path}: give the path of the CSV file")
+        raise PinnError(
+            f"the table of serving runs {path} does not exist: give the path of the CSV file"
+        )
     raw = _read_csv(path)
     missing = [name for name in (*_KEPT, *_LATENCIES_MS) if name not in raw.columns]
     if missing:
-        raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}")
+        raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}: add the column(s)")
 
     rows, refused = _usable(raw, workloads)
     if rows.empty:
-        raise PinnError(f"{path}: none of the {len(raw)} rows is usable: {refused}")
+        raise PinnError(f"{path}: none of its {len(raw)} rows can be used ({refused})")
     rows = _canonical(rows, model_configs, workloads)
     unnamed = rows["engine_version"] == ""
     rows.loc[unnamed, "engine_version"] = ASSUMED_RELEASE
@@ -231,10 +233,11 @@ def _canonical(
     """Return rows of serving runs in SI units, with the columns of ``read_serving_runs``."""
     unknown = sorted(set(raw["gpu"].fillna("(none)")) - set(GPUS))
     if unknown:
-        raise PinnError(f"unknown GPU(s) {', '.join(unknown)}: expected some of {', '.join(GPUS)}")
+        known = ", ".join(GPUS)
+        raise PinnError(f"the GPU(s) {', '.join(unknown)} are unknown: use some of {known}")
     nameless = raw.loc[raw["model"].isna(), "run"]
     if len(nameless):
-        raise PinnError(f"run {nameless.iloc[0]} has no model: fill in the column model")
+        raise PinnError(f"the run {nameless.iloc[0]} has no model: fill in the column model")
     rows = raw[list(_KEPT)].reset_index(drop=True)
     rows.insert(0, "row_id", rows["run"] + "/" + rows["stage"])
     rows.insert(4, "config", [model_config(name, model_configs) for name in rows["model"]])

@@ -111,7 +111,7 @@ def read_whole_steps(
             steps.append(median_steps(str(name), kept[~credited], kind[~credited], deployment))
     accepted = sum(int(one.count.sum()) for one in steps)
     if not accepted:
-        raise PinnError(f"{path}: none of {len(table)} steps is usable: {refused}")
+        raise PinnError(f"{path}: none of its {len(table)} steps can be used ({refused})")
     return steps, ReadReport(path.name, "", file_sha256(path), len(table), accepted, refused)
 
 
@@ -119,8 +119,8 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """Read a CSV table, compressed or not, and check that it has the given columns."""
     if not path.is_file():
         raise PinnError(
-            f"no measured steps at {path}: give the path of the table, with runs.csv "
-            "in the same folder"
+            f"the table of measured steps {path} does not exist: give the path of the table, with "
+            "runs.csv in the same folder"
         )
     try:
         table = pd.read_csv(path)
@@ -130,7 +130,7 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
         ) from error
     missing = [name for name in columns if name not in table]
     if missing:
-        raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}")
+        raise PinnError(f"{path} lacks the column(s) {', '.join(missing)}: add the column(s)")
     return table
 
 
@@ -141,7 +141,7 @@ def _deployment(
     name = str(row["model"])
     if str(row["run"]) not in runs.index:
         raise PinnError(
-            f"{RUNS_FILE} has no line for the run {row['run']}: add one with the flags of the run"
+            f"{RUNS_FILE} has no line for the run {row['run']}: add a line with the run's flags"
         )
     flags = runs.loc[str(row["run"])].to_dict()
     serving = ServingSpec(

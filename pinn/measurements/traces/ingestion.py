@@ -147,8 +147,9 @@ def ingest_vllm(
         if not any(table.num_rows for table in run.tables.values()):
             lines = run.reports["lines"]
             raise PinnError(
-                f"{traces} has no events of the instrumented vLLM: {lines.read} "
-                f"lines were read, refused {dict(lines.refused)}"
+                f"{traces} has no events of the instrumented vLLM ({lines.read} "
+                f"lines were read, refused {dict(lines.refused)}): give a file that "
+                "vLLM's OTLP exporter wrote"
             )
         _write_run(folder, run, target, deployment)
     return trace_tables.read_trace_tables(out)
@@ -309,7 +310,10 @@ def _write_run(
     if not any(table["rows"] for table in tables.values()):
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
         counts_read = ", ".join(read)
-        raise PinnError(f"{run.source} has no usable step and no usable request: {counts_read}")
+        raise PinnError(
+            f"{run.source} has no usable step and no usable request (read {counts_read}): give "
+            "the traces of a server under load"
+        )
     tables["cycles"] = write("cycles", cycle_rows.to_batches(BATCH_ROWS), cycle_rows.schema)
     reports = run.reports | {table.report.source: table.report for table in made.values()}
     issues = pq.read_table(folder / tables["requests"]["file"], columns=["issue"])["issue"]

@@ -190,8 +190,8 @@ def _facts(file: Path) -> Tree:
     fits = isinstance(facts, dict) and isinstance(limits, dict) and isinstance(cards, list)
     if not fits or not all(isinstance(card, dict) for card in cards):
         raise PinnError(
-            f"{file} is not a file that 'pinn measure' wrote: move it to another "
-            "folder, or correct it"
+            f"{file} is not a file that 'pinn measure' wrote: move the file to "
+            "another folder, or correct the file"
         )
     return Tree(facts)
 

@@ -74,7 +74,9 @@ def read_step_table(file: Path) -> StepTable:
     names = _header(file)
     lacking = [name for name in (*COUNTS, LATENCY) if name not in names]
     if lacking:
-        raise PinnError(f"{file} lacks {', '.join(lacking)}: it has {', '.join(names)}")
+        raise PinnError(
+            f"{file} lacks the columns {', '.join(lacking)}: it has only {', '.join(names)}"
+        )
     pieces = _Pieces(file, [name for name in (*COUNTS, LATENCY, _BATCH, _COLD) if name in names])
     wrong = Counter[str]()
     try:
@@ -109,7 +111,9 @@ def _header(file: Path) -> list[str]:
     if twice := [name for name, count in Counter(names).items() if name and count > 1]:
         raise PinnError(f"{file}: the column {twice[0]!r} occurs twice: remove one of the two")
     if len(names) > MOST_COLUMNS:
-        raise PinnError(f"{file} has {len(names):,} columns: give at most {MOST_COLUMNS:,}")
+        raise PinnError(
+            f"{file} has {len(names):,} columns, expected at most {MOST_COLUMNS:,}: remove columns"
+        )
     return names
 
 

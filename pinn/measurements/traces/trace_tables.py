@@ -42,10 +42,14 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         PinnError: If ``folder`` is the current folder, or has files other than trace tables.
     """
     if not folder.name:
-        raise PinnError(f"{folder} has no name, so it cannot be replaced: give a new folder")
+        raise PinnError(
+            f"the folder {folder} has no name, so it cannot be replaced: give a new folder"
+        )
     is_taken = folder.exists() and not (folder / MANIFEST).is_file()
     if is_taken and (not folder.is_dir() or any(folder.iterdir())):
-        raise PinnError(f"{folder} exists and does not have trace tables: give another folder")
+        raise PinnError(
+            f"{folder} exists, but is not a folder of trace tables: give another folder"
+        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
@@ -153,7 +157,7 @@ class TraceTables:
         entry = self.manifest["tables"].get(name)
         if entry is None:
             known = ", ".join(self.manifest["tables"])
-            raise PinnError(f"{self.folder} has no table {name!r}: it has {known}")
+            raise PinnError(f"the folder {self.folder} has no table {name!r}, but only {known}")
         path = self.folder / entry["file"]
         try:
             found = file_sha256(path)
@@ -195,13 +199,14 @@ class TraceTables:
         entry = self.manifest.get("deployment")
         if not entry:
             raise PinnError(
-                f"{self.folder} has no model and GPU: ingest again with --model and --gpu"
+                f"the manifest in {self.folder} states no model and GPU: ingest the traces again "
+                "with --model and --gpu"
             )
         try:
             target = Target(**entry | {"serving": ServingSpec(**entry.get("serving", {}))})
         except TypeError as error:
             bad = f"{self.folder}/manifest.json has no usable deployment ({error})"
-            raise PinnError(f"{bad}: ingest again") from error
+            raise PinnError(f"{bad}: ingest the traces again") from error
         return target.deployment()
 
 
@@ -213,14 +218,19 @@ def read_trace_tables(folder: Path) -> TraceTables:
     """
     path = folder / MANIFEST
     if not path.is_file():
-        raise PinnError(f"no trace tables in {folder}: write them with 'pinn ingest' first")
+        raise PinnError(
+            f"the folder {folder} has no trace tables: write the tables with 'pinn ingest' first"
+        )
     try:
         manifest = read_json(path)
     except PinnError as error:
         raise PinnError(f"{error}: ingest the traces again") from error
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         found = manifest.get("schema") if isinstance(manifest, dict) else manifest
-        raise PinnError(f"{path} describes {found!r}, this version reads {SCHEMA!r}: ingest again")
+        raise PinnError(
+            f"{path} has the schema {found!r}, but this version reads {SCHEMA!r}: ingest the "
+            "traces again"
+        )
     return TraceTables(folder, manifest)
 
 

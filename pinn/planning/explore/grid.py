@@ -114,7 +114,12 @@ def find_servers(
     Raises:
         PinnError: If no server starts, or the page does not support one.
     """
-    check_size(len(gpus) * len(sizes) * len(formats), MOST_SERVERS, "servers of a page", "ask less")
+    check_size(
+        len(gpus) * len(sizes) * len(formats),
+        MOST_SERVERS,
+        "the number of servers of a page",
+        "give fewer GPUs or sizes",
+    )
     started: dict[tuple[str, int, str], tuple[Asked, Deployment]] = {}
     left_out: list[tuple[Asked, str]] = []
     for gpu, form, size in itertools.product(gpus, formats, sizes):
@@ -130,7 +135,7 @@ def find_servers(
             started.setdefault(key, (asked, deployment))
     if not started:
         reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
-        raise PinnError(f"no server starts: {reasons}")
+        raise PinnError(f"the engine starts with none of the requested GPUs and flags: {reasons}")
     found = Surrogate.load(checkpoint).coefficients([each for _, each in started.values()])
     servers = [
         Server(asked, LinearLatency(deployment, beta, alpha), _half_widths(checkpoint, deployment))

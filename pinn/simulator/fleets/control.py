@@ -99,7 +99,7 @@ class Control:
         for failure in self.spec.failures:
             if not 0 <= failure.server < len(self.servers):
                 raise PinnError(
-                    f"failures: server is {failure.server}, but there are "
+                    f"failures: server is {failure.server}, but the fleet has "
                     f"{len(self.servers)} servers: give a number from 0 to {len(self.servers) - 1}"
                 )
             heapq.heappush(self.events, (failure.at_s, _FAIL, failure.server, -1))
@@ -118,8 +118,8 @@ class Control:
                 return DONE
             if not self.events:
                 raise PinnError(
-                    f"{held:,} requests wait for a server, but no server is left and none will "
-                    f"start: reduce failures, or add an autoscaler"
+                    f"{held:,} requests wait for a server, but no server is left or will start: "
+                    "reduce failures, or add an autoscaler"
                 )
             while self.events and self.events[0][0] == until_s:
                 self._act(*heapq.heappop(self.events))

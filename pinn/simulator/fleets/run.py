@@ -105,7 +105,9 @@ def _identity(kind: Pool) -> tuple[object, ...]:
 def _linear(kind: Pool) -> LinearLatency:
     if not isinstance(kind.latency, LinearLatency):
         name = type(kind.latency).__name__
-        raise PinnError(f"a fleet needs latency models of type LinearLatency, got {name}")
+        raise PinnError(
+            f"the latency model of each kind of server must be a LinearLatency, got {name}"
+        )
     return linear_latency.complete_latency(kind.latency)  # type: ignore[return-value]
 
 

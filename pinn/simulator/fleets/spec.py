@@ -72,23 +72,26 @@ class Autoscaler:
 
     def __post_init__(self) -> None:
         if self.by not in (RATE, LATENCY):
-            raise PinnError(f"autoscaler: by must be rate or latency, got {self.by!r}")
+            raise PinnError(f"the key by of autoscaler must be rate or latency, got {self.by!r}")
         if self.by == RATE and not (self.target or 0) > 0:
             raise PinnError(
-                "autoscaler by rate: target is missing: give a target in requests/s per server"
+                "the key target of autoscaler is missing: give a target in requests/s per server, "
+                "which 'by: rate' needs"
             )
         if self.by == LATENCY and not self.limits_s:
             raise PinnError(
-                "autoscaler by latency: slo is missing: give limits, such as 'ttft<=1s, tpot<=50ms'"
+                "the key slo of autoscaler is missing: give limits such as 'ttft<=1s, tpot<=50ms', "
+                "which 'by: latency' needs"
             )
         if not 1 <= self.least <= self.most:
             raise PinnError(
-                "autoscaler: least must be from 1 to most, got "
-                f"least {self.least} and most {self.most}"
+                "the keys least and most of autoscaler must be at least 1, and least at most most, "
+                f"got least {self.least} and most {self.most}"
             )
         for name in ("margin", "interval_s", "window_s"):
             if not getattr(self, name) > 0:
-                raise PinnError(f"autoscaler: {name} must be above 0, got {getattr(self, name)}")
+                got = getattr(self, name)
+                raise PinnError(f"the key {name} of autoscaler must be above 0, got {got}")
 
     @property
     def limits_s(self) -> dict[str, float]:
@@ -122,22 +125,25 @@ class FleetSpec:
 
     def __post_init__(self) -> None:
         if self.in_flight not in (RESEND, LOSE):
-            raise PinnError(f"in_flight must be resend or lose, got {self.in_flight!r}")
+            raise PinnError(f"the key in_flight must be resend or lose, got {self.in_flight!r}")
         if not 0 <= self.start_up_s < np.inf:
-            raise PinnError(f"start_up_s must be 0 or more, got {self.start_up_s}")
+            raise PinnError(
+                f"the key start_up_s must be 0 or more and finite, got {self.start_up_s}"
+            )
         if not self.kinds:
             raise PinnError(
-                "kinds is empty: list the flags of each kind of server, or remove the key kinds"
+                "the key kinds is empty: list the flags of each kind of server, or remove the key "
+                "kinds"
             )
         for failure in self.failures:
             if not (0 <= failure.at_s < np.inf and 0 <= failure.down_s < np.inf):
                 raise PinnError(
-                    "failures: at_s and down_s must be 0 or more and finite (a lost server is "
-                    f"down for longer than the load), got {failure}"
+                    "the keys at_s and down_s of failures must be 0 or more and finite, got "
+                    f"{failure}; give a server that does not return a down_s longer than the load"
                 )
         if self.autoscaler and not 0 <= self.autoscaler.kind < len(self.kinds):
             raise PinnError(
-                f"autoscaler: kind is {self.autoscaler.kind}, but there are "
+                f"the key kind of autoscaler is {self.autoscaler.kind}, but the fleet has "
                 f"{len(self.kinds)} kinds: give a number from 0 to {len(self.kinds) - 1}"
             )
 
@@ -159,7 +165,8 @@ def fleet_of(document: object, where: str) -> FleetSpec:
     """
     if not isinstance(document, Mapping):
         raise PinnError(
-            f"{where}: expected a mapping with kinds, start_up_s, failures, in_flight or autoscaler"
+            f"{where} must be a mapping with kinds, start_up_s, failures, in_flight or autoscaler, "
+            f"got {document!r:.60}"
         )
     try:
         _check_keys(document, FleetSpec, "a fleet")
@@ -172,7 +179,7 @@ def fleet_of(document: object, where: str) -> FleetSpec:
             )
         start = given.get("start_up_s", 0)
         if isinstance(start, bool) or not isinstance(start, int | float):
-            raise PinnError(f"start_up_s must be a number, got {start!r:.60}")
+            raise PinnError(f"the key start_up_s must be a number, got {start!r:.60}")
         if given.get("autoscaler") is not None:
             given["autoscaler"] = _made(Autoscaler, given["autoscaler"], "autoscaler")
         return FleetSpec(**given)
@@ -184,19 +191,19 @@ def _check_keys(given: Mapping[Any, Any], kind: type, what: str) -> None:
     known = [f.name for f in fields(kind)]
     unknown = [str(key) for key in given if key not in known]
     if unknown:
-        raise PinnError(f"{what}: unknown key {unknown[0]!r:.40}: use {', '.join(known)}")
+        raise PinnError(f"{what} has the unknown key {unknown[0]!r:.40}: use {', '.join(known)}")
 
 
 def _list(given: Mapping[str, Any], name: str) -> list[Any]:
     found = given[name]
     if not isinstance(found, list):
-        raise PinnError(f"{name} must be a list, got {found!r:.60}")
+        raise PinnError(f"the key {name} must be a list, got {found!r:.60}")
     return found
 
 
 def _mapping(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise PinnError(f"{what} must map keys to values, got {value!r:.60}")
+        raise PinnError(f"{what} must be a mapping of keys to values, got {value!r:.60}")
     return value
 
 
@@ -207,13 +214,13 @@ def _made(kind: type, value: object, what: str) -> Any:
     needed = [f.name for f in fields(kind) if f.name in ("at_s", "server", "by")]
     missing = [name for name in needed if name not in given]
     if missing:
-        raise PinnError(f"{what}: {missing[0]} is missing")
+        raise PinnError(f"{what} lacks the key {missing[0]}: add {missing[0]}")
     for f in fields(kind):
         value = given.get(f.name)
         if f.name in ("by", "slo") or value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-            raise PinnError(f"{what}: {f.name} must be a number, got {value!r:.60}")
+            raise PinnError(f"the key {f.name} of {what} must be a number, got {value!r:.60}")
         if f.type is int and not float(value).is_integer():
-            raise PinnError(f"{what}: {f.name} must be a whole number, got {value}")
+            raise PinnError(f"the key {f.name} of {what} must be a whole number, got {value}")
     return kind(**given)

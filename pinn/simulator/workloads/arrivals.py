@@ -38,14 +38,20 @@ class Stage:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s < math.inf:
-            raise PinnError(f"a load stage needs a positive rate, got {self.rate_per_s} req/s")
+            raise PinnError(
+                f"the rate of a load stage must be positive and finite, got {self.rate_per_s} "
+                "requests/s"
+            )
         if not 0 < self.duration_s <= MOST_SECONDS:
-            limits, got = f"between 0 and {MOST_SECONDS:g} s", f"{self.duration_s} s"
-            raise PinnError(f"a load stage lasts {limits}, got {got}")
+            raise PinnError(
+                f"the duration of a load stage must be above 0 and at most {MOST_SECONDS:g} s, got "
+                f"{self.duration_s} s"
+            )
         if self.requests < 1:
-            load = f"{self.rate_per_s} req/s over {self.duration_s} s"
-            remedy = "raise the rate or the duration"
-            raise PinnError(f"a load stage of {load} sends 0 requests: {remedy}")
+            load = f"{self.rate_per_s} requests/s over {self.duration_s} s"
+            raise PinnError(
+                f"a load stage of {load} sends no request: raise the rate or the duration"
+            )
 
     @property
     def requests(self) -> int:
@@ -54,13 +60,14 @@ class Stage:
         return int(product + 1e-9) if math.isfinite(product) else 0
 
 
-def check_requests(count: float, where: str = "a workload") -> None:
+def check_requests(count: float, where: str = "the workload") -> None:
     """Check that a load does not have too many requests, before any of them is drawn.
 
     Raises:
         PinnError: If there are more than ``MOST_REQUESTS`` requests.
     """
-    check_size(count, MOST_REQUESTS, f"{where}: requests", "lower the rate or the duration")
+    what = f"the number of requests of {where}"
+    check_size(count, MOST_REQUESTS, what, "lower the rate or the duration")
 
 
 def random_draws(seed: int) -> np.random.Generator:
@@ -92,7 +99,7 @@ def read_stages(
     if mean_rate_per_s is None:
         return found
     seconds = sum(stage.duration_s for stage in found)
-    sent = f"{where}: {mean_rate_per_s:g} requests/s for its {seconds:g} s"
+    sent = f"{where}, {mean_rate_per_s:g} requests/s over {seconds:g} s,"
     check_requests(mean_rate_per_s * seconds, sent)
     factor = mean_rate_per_s * seconds / sum(s.rate_per_s * s.duration_s for s in found)
     return _stages([(stage.rate_per_s * factor, stage.duration_s) for stage in found], where)
@@ -128,10 +135,11 @@ def draw_gaps(
     array([0.25, 0.25])
     """
     if not rate_per_s > 0:
-        raise PinnError(f"arrivals need a positive rate, got {rate_per_s} req/s")
+        raise PinnError(f"the rate of arrivals must be positive, got {rate_per_s} requests/s")
     if not _LEAST_CV <= cv <= _MOST_CV:
         raise PinnError(
-            f"arrivals need a coefficient of variation from {_LEAST_CV} to {_MOST_CV}, got {cv}"
+            f"the coefficient of variation (cv) of the gaps between arrivals must be {_LEAST_CV} "
+            f"to {_MOST_CV}, got {cv}"
         )
     check_requests(count)
     mean = 1.0 / rate_per_s
@@ -144,7 +152,8 @@ def draw_gaps(
         return rng.weibull(shape, count) * mean / math.gamma(1 + 1 / shape)
     if process == "constant":
         return np.full(count, mean)
-    raise PinnError(f"unknown arrival process {process!r}: use one of {', '.join(PROCESSES)}")
+    known = ", ".join(PROCESSES)
+    raise PinnError(f"the arrival process {process!r} is unknown: use one of {known}")
 
 
 def weibull_shape(cv: float) -> float:
@@ -179,7 +188,7 @@ def stage_arrivals(
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Return each request's offset in seconds from its stage's opening, and its stage number."""
     if not stages:
-        raise PinnError("a load needs at least one stage, got 0")
+        raise PinnError("the load has no stages, expected at least one")
     check_requests(sum(stage.requests for stage in stages))
     offsets = [
         np.cumsum(draw_gaps(gaps.process, stage.rate_per_s, stage.requests, rng, gaps.cv))
@@ -205,7 +214,7 @@ def stage_starts(
 
 # Random prompt and output lengths from a distribution.
 
-_SHORTER = "shorten it"
+_TOKENS, _SHORTER = "the number of tokens of a request", "shorten the request"
 #: Names of distribution parameters that must not be negative, and maximum values of parameters
 #: that could cause an overflow.
 _NOT_NEGATIVE = frozenset({"std_dev", "sigma", "alpha", "xm", "mix_weight"})
@@ -245,23 +254,25 @@ def draw_lengths(
     """
     if distribution not in DISTRIBUTIONS:
         raise PinnError(
-            f"unknown length distribution {distribution!r}: use one of {', '.join(DISTRIBUTIONS)}"
+            f"the length distribution {distribution!r} is unknown: use one of "
+            f"{', '.join(DISTRIBUTIONS)}"
         )
     needed, draw = DISTRIBUTIONS[distribution]
     missing = [name for name in needed if name not in parameters]
     if missing:
-        raise PinnError(f"length distribution {distribution} needs {', '.join(missing)}")
+        names = ", ".join(missing)
+        raise PinnError(f"the length distribution {distribution} lacks {names}: add {names}")
     check_requests(count)
     _check_parameters(distribution, parameters, needed)
     lengths = draw(parameters, count, rng)
     low, high = parameters.get("min", 1.0), parameters.get("max", np.inf)
     if not 1 <= high >= low:
         raise PinnError(
-            f"no length lies between min {low} and max {high}: give a max of at least 1 and of at "
-            f"least min"
+            f"no length lies between min {low} and max {high}: give a max of at least 1 and at "
+            "least min"
         )
     whole = np.maximum(np.rint(np.clip(lengths, low, high)), 1)
-    check_size(float(whole.max(initial=1)), MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
+    check_size(float(whole.max(initial=1)), MOST_REQUEST_TOKENS, _TOKENS, _SHORTER)
     return whole.astype(np.int64)
 
 
@@ -270,16 +281,17 @@ def _check_parameters(
 ) -> None:
     """Check the parameters of a length distribution; a mean or a location may be negative."""
     for name in needed:
-        value, where = parameters[name], f"length distribution {distribution}: {name}"
+        value, where = parameters[name], f"{name} of the length distribution {distribution}"
         if not math.isfinite(value) or (name in _NOT_NEGATIVE and value < 0):
-            raise PinnError(f"{where} cannot be {value}")
+            limits = "finite and not negative" if name in _NOT_NEGATIVE else "finite"
+            raise PinnError(f"{where} must be {limits}, got {value}")
         if name == "alpha" and value == 0:
-            raise PinnError(f"{where} must be positive")
-        check_size(value, _MOST.get(name, math.inf), where, "")
+            raise PinnError(f"{where} must be positive, got {value}")
+        check_size(value, _MOST.get(name, math.inf), where, "lower the value")
     if distribution == "uniform" and parameters["max"] < parameters["min"]:
         raise PinnError(
             f"no length lies between min {parameters['min']} and max {parameters['max']}: give a "
-            f"max of at least min"
+            "max of at least min"
         )
 
 
@@ -304,11 +316,14 @@ def draw_range(
     low, high = share
     if nominal < least:
         unit = "token" if least == 1 else "tokens"
-        raise PinnError(f"a length must be at least {least} {unit}, got {written(nominal)}")
+        raise PinnError(f"each length must be at least {least} {unit}, got {written(nominal)}")
     if not 0 < low <= high:
-        raise PinnError(f"a length range needs 0 < low <= high, got {low} and {high}")
-    check_size(nominal, MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
-    check_size(nominal * high, MOST_REQUEST_TOKENS, "tokens of a request", _SHORTER)
+        raise PinnError(
+            "the shares of a length range must be positive and in ascending order, got "
+            f"{low} and {high}"
+        )
+    check_size(nominal, MOST_REQUEST_TOKENS, _TOKENS, _SHORTER)
+    check_size(nominal * high, MOST_REQUEST_TOKENS, _TOKENS, _SHORTER)
     if nominal == 0:
         return np.zeros(count, np.int64)
     if low == high:

@@ -53,8 +53,8 @@ class BlisArrival(Strict):
             return arrivals.draw_gaps(self.process, rate_per_s, count, rng, self.cv)
         if self.shape is None or self.process not in ("gamma", "weibull"):
             raise PinnError(
-                f"arrival process {self.process}: scale and shape must be given together, and "
-                f"only for gamma or weibull"
+                f"scale and shape of the arrival process {self.process} must be given together, "
+                "and only for gamma or weibull"
             )
         mean = self.shape if self.process == "gamma" else math.gamma(1 + 1 / self.shape)
         scale_s = 1 / (rate_per_s * mean)
@@ -82,7 +82,10 @@ class BlisLengths(Strict):
             return arrivals.draw_lengths(self.type, named, count, rng)
         weights = np.array(list(self.params.values()), np.float64)
         if not (len(weights) and (weights >= 0).all() and weights.sum() > 0):
-            raise PinnError(f"an empirical distribution needs positive weights, got {self.params}")
+            raise PinnError(
+                "the weights of an empirical distribution must be 0 or more with a positive sum, "
+                f"got {self.params}"
+            )
         lengths = np.array([float(name) for name in self.params])
         return np.maximum(rng.choice(lengths, count, p=weights / weights.sum()), 1).astype(np.int64)
 
@@ -177,9 +180,9 @@ def _sent(
 _REMEDY = "remove the key, or give the load as a CSV trace"
 #: Key at any depth of a BLIS file whose load cannot be simulated -> reason and remedy.
 _UNSERVED = {
-    "servegen_data": "the load is in further files, which pinn does not read",
+    "servegen_data": "give the load as a CSV trace, since pinn reads no further files",
     "cohorts": "write the members of cohorts as clients",
-    "multimodal": "images, audio and video are not simulated: count their tokens as prompt tokens",
+    "multimodal": "count the tokens of images, audio and video as prompt tokens",
     "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML file",
     "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML file",
     "think_time_us": "write turns and think_time_s in a plain YAML file",
@@ -246,13 +249,16 @@ def read_blis_spec(
     spec = check(_Spec, values, path, _REMEDY)
     rng = arrivals.random_draws(spec.seed if seed is None else seed)
     if (spec.inference_perf is None) == (not spec.clients):
-        raise PinnError(f"{path}: give either clients or inference_perf")
+        raise PinnError(
+            f"{path} must have exactly one of the keys clients and inference_perf: add or remove "
+            "one of the keys"
+        )
     if spec.inference_perf is not None:
         return _merged(_stage_clients(spec.inference_perf, path, rate_per_s, rng), spec, path)
     if spec.clients[0].concurrency is not None:
         if len(spec.clients) > 1 or spec.num_requests is None:
-            fault = "concurrency is supported for a single client with num_requests only"
-            raise PinnError(f"{path}: {fault}")
+            fault = "concurrency is supported only for a single client with num_requests"
+            raise PinnError(f"{path}: {fault}: add num_requests, or remove the other clients")
         arrival = np.zeros(spec.num_requests)
         return _merged([_sent(spec.clients[0], _ALWAYS, arrival, 0, rng)], spec, path)
     faster = 1.0
@@ -267,7 +273,7 @@ def _check_served(values: object, where: str) -> None:
     """Raise an error for any key that describes a load which cannot be simulated."""
     for key, value in values.items() if isinstance(values, dict) else ():
         if key in _UNSERVED and value not in (None, False, 0, [], {}):
-            raise PinnError(f"{where}: {key} cannot be simulated here: {_UNSERVED[key]}")
+            raise PinnError(f"{where}: the key {key} is not simulated: {_UNSERVED[key]}")
         for each in value if isinstance(value, list) else (value,):
             _check_served(each, f"{where}, {key}")
 
@@ -296,7 +302,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
     if any(client.concurrency is not None for client in spec.clients):
         raise PinnError(
             f"{path}: a client has concurrency, which is simulated only for a single client: give "
-            f"its rate_fraction, or split the file"
+            "rate_fraction instead, or split the file"
         )
     if not ((spec.aggregate_rate or 0) > 0 and (fractions > 0).all()):
         raise PinnError(
@@ -304,11 +310,14 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
             "positive"
         )
     if spec.num_requests is None and spec.horizon is None:
-        raise PinnError(f"{path}: give num_requests or horizon (in microseconds)")
+        raise PinnError(
+            f"{path} has neither num_requests nor horizon: add one of the two (horizon in "
+            "microseconds)"
+        )
     if spec.horizon is not None and not spec.horizon_s <= MOST_SECONDS:
         limit = f"{MOST_SECONDS / MICROSECOND:g}"
         raise PinnError(
-            f"{path}: horizon is {spec.horizon:g} microseconds: it must be at most {limit}"
+            f"{path}: horizon must be at most {limit} microseconds, got {spec.horizon:g}"
         )
     rates = np.array(spec.aggregate_rate) * fractions / fractions.sum()
     drawn = spec.num_requests or 2 * float(rates.sum()) * spec.horizon_s

@@ -75,8 +75,8 @@ class ConversationShape:
         arrivals.check_requests(self.requests, "a conversation")
         if requests < self.requests:
             raise PinnError(
-                f"{requests:,} requests are fewer than the {self.requests:,} requests of one "
-                f"conversation: send more requests, or give fewer turns"
+                f"the load has {requests:,} requests, fewer than the {self.requests:,} requests of "
+                "one conversation: send more requests, or give fewer turns"
             )
         return requests // self.requests
 
@@ -98,7 +98,7 @@ def converse(
         rng: Random number generator of the pauses.
     """
     count, each = len(offset_s), shape.requests
-    arrivals.check_requests(count * each, "conversations x requests of each")
+    arrivals.check_requests(count * each, "all conversations")
     call = np.arange(each) % (1 + shape.tool_calls)  # 0 for a user's prompt, 1, ... for tool calls
     new, pause_s = np.empty((count, each), np.int64), np.zeros((count, each))
     new[:, call == 0] = draw(shape.turn_tokens, count * shape.turns).reshape(count, -1)

@@ -94,7 +94,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
     clock = columns.first(_ARRIVAL, "the arrival time")
     later = columns.follows(~np.isnan(follows_file))
     moments = columns.numbers(clock, None if (later < 0).all() else math.nan)
-    columns.refuse(moments < 0, lambda i: f"{clock} is {moments[i]:g}: it must be 0 or later")
+    columns.refuse(moments < 0, lambda i: f"{clock} must be 0 or more, got {moments[i]:g}")
     arrival = _arrivals(columns, moments * _ARRIVAL[clock], later, clock)
     order = np.argsort(arrival, kind="stable")
     columns.first(_PROMPT, "the prompt length")
@@ -126,7 +126,8 @@ def _arrivals(
 
     A round that waits for the previous answer gets the sending time of the previous round.
     """
-    columns.refuse(np.isnan(arrival) & (later < 0), lambda _: f"{clock} is missing")
+    missing = f"{clock} is missing, expected the arrival time of a request"
+    columns.refuse(np.isnan(arrival) & (later < 0), lambda _: missing)
     for i in np.flatnonzero(later >= 0).tolist():
         arrival[i] = arrival[later[i]]
     return arrival
@@ -155,7 +156,7 @@ class _Columns:
                 self._cells[name].append(cells[place])
         if not self._lines:
             raise PinnError(
-                f"{path} has no requests: it needs a header line and at least one request"
+                f"{path} has no requests, expected a header line and a line for each request"
             )
 
     def __len__(self) -> int:
@@ -183,7 +184,7 @@ class _Columns:
             return None
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
         if len(names) > 1:
-            fault = f"{role} may be {' or '.join(names)}"
+            fault = f"{' and '.join(names)} could each be the column of {role}"
             raise PinnError(f"{self.path}: {fault}: rename the right column to {own[0]}")
         return names[0] if names else None
 
@@ -221,7 +222,7 @@ class _Columns:
             kept &= ~bad
         reading = Reading(rows, dict(refused))
         if not kept.any():
-            raise PinnError(f"{self.path}: no row is a request: {reading}")
+            raise PinnError(f"{self.path} has no usable request: {reading}")
         places = np.flatnonzero(kept).tolist()
         self._lines = [self._lines[i] for i in places]
         self._cells = {name: [cells[i] for i in places] for name, cells in self._cells.items()}
@@ -239,7 +240,7 @@ class _Columns:
             if name in self._cells:
                 return name
         expected = f"expected a column {' or '.join(names)}, got {', '.join(self.names)}"
-        raise PinnError(f"{self.path}: {meaning} is missing: {expected}")
+        raise PinnError(f"{self.path} lacks the column of {meaning}: {expected}")
 
     def numbers(self, name: str, default: float | None = None) -> np.ndarray:
         """Return a column of numbers, with a default for a missing column or an empty cell."""
@@ -250,8 +251,8 @@ class _Columns:
         """Return a column of whole numbers of at least 0, such as tokens; others are errors."""
         found = self.numbers(name, default)
         bad = (found != np.rint(found)) | (found < 0) | (found > MOST_REQUEST_TOKENS)
-        rule = f"expected a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
-        self.refuse(bad, lambda i: f"{name} is {self._cells[name][i]!r:.60}, {rule}")
+        rule = f"{name} must be a whole number from 0 to {MOST_REQUEST_TOKENS:,}"
+        self.refuse(bad, lambda i: f"{rule}, got {self._cells[name][i]!r:.60}")
         return found.astype(np.int64)
 
     def labels(self, name: str) -> np.ndarray:
@@ -277,8 +278,10 @@ class _Columns:
             return float(default)
         if math.isfinite(value := _number(text)):
             return value
-        fault = f"is {text!r:.60}, not a finite number" if text else "is missing"
-        raise PinnError(f"{self.path}, line {self._lines[i]}: {name} {fault}")
+        where = f"{self.path}, line {self._lines[i]}"
+        if not text:
+            raise PinnError(f"{where}: {name} is missing, expected a number")
+        raise PinnError(f"{where}: {name} must be a finite number, got {text!r:.60}")
 
 
 def _plain(name: str) -> str:
@@ -294,7 +297,7 @@ def _own_names(path: Path, names: Sequence[str]) -> list[str]:
     ]
     for name in _READ:
         if found.count(name) > 1:
-            raise PinnError(f"{path}: two columns are named {name}: rename the wrong column")
+            raise PinnError(f"{path} has two columns named {name}: rename one of the two")
     return found
 
 
@@ -333,10 +336,12 @@ def _moment_s(cell: str) -> str:
 def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
     patience = columns.numbers("timeout_s", 0.0)
     remedy = "leave the cell empty, or give 0, for a client that waits"
-    columns.refuse(patience < 0, lambda i: f"timeout_s is {patience[i]:g}: {remedy}")
+    columns.refuse(
+        patience < 0, lambda i: f"timeout_s must be 0 or more, got {patience[i]:g}: {remedy}"
+    )
     deadline = columns.numbers("deadline_us", 0.0) * MICROSECOND
     patience = np.where(deadline > 0, deadline - arrival, patience)
-    fault = "deadline_us is before the arrival: both must be on the same clock"
+    fault = "deadline_us is before the arrival: give both times on the same clock"
     columns.refuse((deadline > 0) & (patience <= 0), lambda _: fault)
     return np.where(patience > 0, patience, np.inf)
 
@@ -349,7 +354,7 @@ def _sharing(
     of_row = prompt[np.argsort(order)]
     columns.refuse(
         prefix > of_row,
-        lambda i: f"{name} is {prefix[i]}, longer than the prompt of {of_row[i]} tokens",
+        lambda i: f"{name} must be at most the prompt's {of_row[i]} tokens, got {prefix[i]}",
     )
     group, same = (columns.labels(label)[order] for label in ("prefix_group", "prompt_id"))
     found = workload.share_prompts(group, prefix[order], same, prompt)

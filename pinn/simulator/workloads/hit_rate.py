@@ -29,8 +29,8 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     """
     if (workload.shares_with >= 0).any():
         raise PinnError(
-            f"workload {workload.name} states which prompts share prefixes, so the simulation "
-            f"yields its hit rate: leave out --prefix-hit-rate"
+            f"the workload {workload.name} states which prompts share prefixes, so the simulation "
+            "yields the hit rate: omit --prefix-hit-rate"
         )
     n = len(workload)
     most = _BEGINNINGS if workload.concurrency is None else workload.concurrency
@@ -42,8 +42,9 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     if most_shared.sum() < wanted:
         reached = f"{most_shared.sum() / prompt.sum():.3f}"
         raise PinnError(
-            f"workload {workload.name}: --prefix-hit-rate {hit_rate:g} is too high, since its "
-            f"{n:,} prompts can share at most {reached}: send more requests, or give a lower rate"
+            f"--prefix-hit-rate {hit_rate:g} is too high, since the {n:,} prompts of the workload "
+            f"{workload.name} can share at most {reached}: send more requests, or give a lower "
+            "hit rate"
         )
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):

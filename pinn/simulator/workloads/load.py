@@ -79,7 +79,7 @@ def load_workload(
 
 def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | None) -> Workload:
     if not path.is_file():
-        raise PinnError(f"no workload at {path}: give {FORMATS}")
+        raise PinnError(f"the workload file {path} does not exist: give {FORMATS}")
     if path.suffix == ".csv":
         return _recorded(read_csv_trace(path, most), seed, rate_per_s, most)
     if path.suffix == ".jsonl" or (path.suffix == ".json" and _is_list(path)):
@@ -96,7 +96,7 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
         return blis_spec.read_blis_spec(values, path, seed, rate_per_s)
     if "prompt_tokens" in values:
         return yaml_spec.read_plain_spec(values, path, seed, rate_per_s)
-    raise PinnError(f"{path}: the format of the workload is unknown: give {FORMATS}")
+    raise PinnError(f"the format of the workload file {path} is unknown: give {FORMATS}")
 
 
 def file_seed(path: Path) -> int:
@@ -128,7 +128,7 @@ def _recorded(
         return rates.begun_at_random(sent, rate_per_s, seed or 0)
     count = len(sent) * rate_per_s / rates.mean_rate_per_s(sent)
     count = count if most is None else min(count, most)
-    arrivals.check_requests(count, f"workload {sent.name} at {rate_per_s:g}/s")
+    arrivals.check_requests(count, f"the workload {sent.name} at {rate_per_s:g} requests/s")
     return rates.repeated(sent, round(count)) if count > len(sent) else sent
 
 
@@ -140,8 +140,8 @@ def _beside(header: Path, time_unit: str) -> Path:
     beside = [same] if same.is_file() else sorted(header.parent.glob("*.csv"))
     if len(beside) != 1:
         raise PinnError(
-            f"{header}: its requests are expected in {same}, which does not exist, and its folder "
-            f"has {len(beside)} CSV files instead of one: add {same.name}"
+            f"the requests of the header {header} are expected in {same}, which does not exist, or "
+            f"in the only CSV file of its folder, which has {len(beside)}: add {same.name}"
         )
     return beside[0]
 
@@ -291,8 +291,8 @@ class LoadFlags:
             raise PinnError(f"{missing} is missing: give {_LENGTHS}, or --workload FILE")
         if rate_per_s is None and self.concurrency is None:
             remedy = "give --concurrency 64, or --rate 8 --duration 600, or --workload FILE"
-            raise PinnError(f"the load has no arrival times: {remedy}")
-        check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten it")
+            raise PinnError(f"the load has neither a request rate nor a concurrency: {remedy}")
+        check_size(self.prefix_len, MOST_REQUEST_TOKENS, "--prefix-len", "shorten the prefix")
         shape = self._shape()
         each = shape.requests if shape else 1
         count = shape.conversations(self._count(rate)) if shape else self._count(rate)
@@ -321,14 +321,12 @@ class LoadFlags:
         later = ~sent.starts
         if self.think_time:
             if not later.any():
-                raise PinnError(
-                    f"workload {sent.name} has no conversations: leave out --think-time"
-                )
+                raise PinnError(f"the workload {sent.name} has no conversations: omit --think-time")
             pauses_s = arrivals.random_draws(seed).exponential(self.think_time, len(sent))
             sent = replace(sent, offset_s=np.where(later, pauses_s, sent.offset_s))
         if not sent.timed and sent.concurrency is None:
             raise PinnError(
-                f"workload {sent.name} has no start times of conversations: give "
+                f"the workload {sent.name} does not state when conversations start: give "
                 "--rate 8, or --concurrency 64 for 64 conversations at a time"
             )
         return with_hit_rate(sent, self.prefix_hit_rate) if self.prefix_hit_rate else sent
@@ -368,15 +366,15 @@ class LoadFlags:
         if self.turns is None:
             option = f"--{given[0].replace('_', '-')}"
             raise PinnError(
-                f"{option} applies only to conversations: give --turns as well, or leave out "
-                f"{option}"
+                f"{option} applies only to conversations: give --turns as well, or omit {option}"
             )
         if kind := asked_kind(self):
             fault = (
                 f"{OPTIONS[kind][0]} cannot be used with --turns, because it is unknown which "
                 f"turns have {WORDS[kind]}"
             )
-            raise PinnError(f"{fault}: add their tokens to --input-len")
+            option = OPTIONS[kind][0]
+            raise PinnError(f"{fault}: omit {option}, and add these tokens to --input-len")
         first = self.input_len or 0
         return ConversationShape(
             turns=self.turns,
@@ -402,8 +400,7 @@ class LoadFlags:
             return self.num_prompts or _NUM_PROMPTS
         if self.num_prompts is not None:
             raise PinnError(
-                "--num-prompts and --duration both set the length of the load: leave one of them "
-                "out"
+                "--num-prompts and --duration both set the length of the load: omit one of the two"
             )
         if math.isinf(rate_per_s):
             raise PinnError(
@@ -417,7 +414,9 @@ class LoadFlags:
     def _lengths(self, mean: int, count: int, rng: np.random.Generator) -> np.ndarray:
         if mean == 0:
             return np.zeros(count, np.int64)
-        check_size(2 * mean, MOST_REQUEST_TOKENS, "twice a request's tokens", "lower the length")
+        check_size(
+            2 * mean, MOST_REQUEST_TOKENS, "twice the mean length in tokens", "lower the length"
+        )
         low = max(math.floor(mean * (1 - self.range_ratio)), 1)
         return rng.integers(low, math.ceil(mean * (1 + self.range_ratio)) + 1, count)
 
@@ -514,8 +513,10 @@ def asked_load(
     """
     given, rest = flags_apart(LoadFlags, flags)
     if path is not None and (instead := [name for name in given if name not in _BESIDE_FILE]):
-        both = f"--workload {path} and --{instead[0].replace('_', '-')}"
-        raise PinnError(f"{both} both describe the load: leave one of them out")
+        option = f"--{instead[0].replace('_', '-')}"
+        raise PinnError(
+            f"--workload {path} and {option} both describe the load: omit one of the two"
+        )
     if path is None and not given:
         when = "--concurrency 64, or with --rate 8" if closed else "--rate 8"
         remedy = f"give {_LENGTHS} with {when} --duration 600, or --workload FILE"

@@ -64,7 +64,7 @@ def read_json_load(path: Path, most: int | None = None) -> Workload:
     raise PinnError(
         f"{path}: the format of the load is unknown: expected entries with timestamp, "
         f"input_length, output_length and hash_ids (Mooncake), or with {' or '.join(_LISTS)} of "
-        f"messages (ShareGPT), got {keys or 'an empty one'}"
+        f"messages (ShareGPT), got an entry with {keys or 'no keys'}"
     )
 
 
@@ -90,7 +90,10 @@ def json_entries(path: Path) -> Iterator[Json]:
                     yield entry
                     continue
                 check_size(
-                    len(text) - at, MOST_LINE_BYTES, f"{path}: bytes of an entry", "split it"
+                    len(text) - at,
+                    MOST_LINE_BYTES,
+                    f"{path}: the bytes of an entry",
+                    "split the entry",
                 )
                 more = file.read(_CHUNK_BYTES)
                 text, at = text[at:] + more, 0
@@ -98,8 +101,8 @@ def json_entries(path: Path) -> Iterator[Json]:
                     return
                 if not more:
                     raise PinnError(
-                        f"{path}: malformed JSON after {number:,} entries: correct the entry that "
-                        f"follows"
+                        f"{path}: the JSON is malformed after {number:,} entries: correct the next "
+                        "entry"
                     )
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror or error) if isinstance(error, OSError) else "it is no UTF-8 text"
@@ -127,14 +130,15 @@ def _read_mooncake(
             continue
         if most is not None and len(rows) == most:
             break
-        check_size(len(rows) + 1, MOST_REQUESTS, f"{path}: requests", "give --num-prompts")
+        what = f"the number of requests of {path}"
+        check_size(len(rows) + 1, MOST_REQUESTS, what, "give --num-prompts")
         moment = entry["timestamp"] * MILLISECOND
         rows.append(
             (moment, entry["input_length"], entry["output_length"], entry.get("hash_ids") or [])
         )
     reading = Reading(len(rows) + sum(refused.values()), dict(refused))
     if not rows:
-        raise PinnError(f"{path}: no entry is a request: {reading}")
+        raise PinnError(f"{path} has no usable request: {reading}")
     rows.sort(key=lambda row: row[0])
     arrival, prompt, output = (np.array(column) for column in list(zip(*rows, strict=True))[:3])
     donor, shared = _share_hashes([row[3] for row in rows], prompt)
@@ -202,12 +206,13 @@ def _read_conversations(
         if isinstance(found, str):
             refused[found] += 1
             continue
-        check_size(len(turns) + len(found), MOST_REQUESTS, f"{path}: requests", "--num-prompts")
+        what = f"the number of requests of {path}"
+        check_size(len(turns) + len(found), MOST_REQUESTS, what, "give --num-prompts")
         turns += found
     turns = turns[:most]
     reading = Reading(read, dict(refused), (_NOTE,))
     if not turns:
-        raise PinnError(f"{path}: no entry is a conversation: {reading}")
+        raise PinnError(f"{path} has no usable conversation: {reading}")
     prompt, output, known = np.array(turns).T
     before = np.where(known == 0, -1, np.arange(len(turns)) - 1)
     return Workload(

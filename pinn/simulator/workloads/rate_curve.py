@@ -23,16 +23,20 @@ def read_rate_curve(path: Path) -> list[tuple[float, float]]:
             times do not rise.
     """
     if not path.is_file():
-        raise PinnError(f"no curve of rates at {path}: give a CSV with time_s and rate")
+        raise PinnError(
+            f"the curve of rates {path} does not exist: give a CSV file with the columns time_s "
+            "and rate"
+        )
     table = CsvTable(path)
     times = [name for name in _TIMES if name in table.names]
     if len(times) != 1 or _RATE not in table.names:
         wanted = f"rate (requests/s) and one of {', '.join(_TIMES)}"
-        raise PinnError(f"{path}: its columns are {', '.join(table.names)}: it needs {wanted}")
+        names = ", ".join(table.names)
+        raise PinnError(f"{path} must have the columns {wanted}, got {names}")
     places = table.names.index(times[0]), table.names.index(_RATE)
     rows = [tuple(_number(path, line, cells[i]) for i in places) for line, cells in table.rows()]
     if len(rows) < 2:
-        raise PinnError(f"{path} has {len(rows)} rows: a curve needs at least two")
+        raise PinnError(f"{path} has {len(rows)} rows, expected at least two for a curve of rates")
     unit_s = _TIMES[times[0]]
     durations_s = [(later[0] - row[0]) * unit_s for row, later in pairwise(rows)]
     for i, duration_s in enumerate(durations_s):
@@ -50,5 +54,5 @@ def _number(path: Path, line: int, cell: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise PinnError(f"{path}, line {line}: got {cell!r:.60}, expected a number")
+        raise PinnError(f"{path}, line {line}: the cell must be a number, got {cell!r:.60}")
     return value

@@ -22,15 +22,15 @@ def mean_rate_per_s(workload: Workload) -> float:
     """
     if workload.concurrency is not None:
         raise PinnError(
-            f"workload {workload.name}: a closed loop of {workload.concurrency} clients has no "
-            "rate of its own: give --rate, or stages (rate, duration)"
+            f"the workload {workload.name} is a closed loop of {workload.concurrency} clients, "
+            "which has no rate of its own: give --rate, or stages (rate, duration)"
         )
     due = _clock_s(workload)[workload.starts]
     span_s = float(due[-1] - due[0])
     if not span_s > 0:
         raise PinnError(
-            f"workload {workload.name}: its {len(workload)} requests are all sent "
-            "at the same time, so there is no rate: give at least two arrival "
+            f"the workload {workload.name} sends its {len(workload)} requests all "
+            "at the same time, so that it has no rate: give at least two arrival "
             "times"
         )
     return (len(due) - 1) / span_s * (len(workload) / len(due))
@@ -43,7 +43,7 @@ def check_rate(rate_per_s: float) -> None:
         PinnError: If the rate is not positive and finite.
     """
     if not 0 < rate_per_s < np.inf:
-        raise PinnError(f"a rate must be positive and finite, got {rate_per_s:g} requests/s")
+        raise PinnError(f"the rate must be positive and finite, got {rate_per_s:g} requests/s")
 
 
 def at_rate(workload: Workload, rate_per_s: float) -> Workload:
@@ -89,7 +89,7 @@ def repeated(workload: Workload, count: int) -> Workload:
     """
     n = len(workload)
     copies = -(-count // n)
-    arrivals.check_requests(copies * n, f"workload {workload.name}, {copies:,} times")
+    arrivals.check_requests(copies * n, f"{copies:,} copies of {workload.name}")
     if copies <= 1:
         return thinned(workload, np.arange(n) < count)
     copy = np.repeat(np.arange(copies), n)
@@ -125,8 +125,8 @@ def thinned(workload: Workload, kept: Bool[np.ndarray, " n"]) -> Workload:
     place, before = np.cumsum(kept) - 1, workload.follows
     if (kept & (before >= 0) & ~kept[np.maximum(before, 0)]).any():
         raise PinnError(
-            f"workload {workload.name}: a turn is kept without the turn before it: keep all "
-            f"earlier turns of a conversation, too"
+            f"a turn of the workload {workload.name} is kept without the turn before: keep all "
+            "earlier turns of a conversation, too"
         )
     donor, before = (np.where(o >= 0, place[np.maximum(o, 0)], -1)[kept] for o in (donor, before))
     left, stage = np.unique(workload.stage[kept], return_inverse=True)

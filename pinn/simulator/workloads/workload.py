@@ -149,12 +149,15 @@ class Workload:
         object.__setattr__(self, "name", printable(self.name))
         n = len(self.prompt_tokens)
         if n == 0:
-            raise self._fault("there are no requests: give at least one")
+            raise self._fault("the load has no requests: give at least one request")
         for name, (default, _, _) in COLUMNS.items():
             given = np.asarray(getattr(self, name), dtype=type(default))
             column = given if len(given) else np.full(n, default)
             if len(column) != n:
-                raise self._fault(f"{name} has {len(column)} entries for {n} requests")
+                raise self._fault(
+                    f"the column {name} has {len(column)} entries, expected one for each of {n} "
+                    "requests"
+                )
             object.__setattr__(self, name, column)
         self._check_values()
         self._check_order()
@@ -218,24 +221,30 @@ class Workload:
             column = getattr(self, name)
             bad = np.flatnonzero(~(column >= least))
             if len(bad):
-                given = f"{name} of request {bad[0]} is {column[bad[0]]}"
-                raise self._fault(f"{given}: it must be at least {least}")
-            check_size(float(column.max()), most, f"{where}: {name}", "shorten it")
-        check_size(len(self), documents.MOST_REQUESTS, f"{where}: requests", "send fewer")
-        tokens, what = float(self.output_tokens.sum()), f"{where}: output tokens of all requests"
+                got = column[bad[0]]
+                raise self._fault(
+                    f"{name} of request {bad[0]} must be at least {least:g}, got {got:g}"
+                )
+            check_size(float(column.max()), most, f"{where}: {name}", "lower the value")
+        what = f"{where}: the number of requests"
+        check_size(len(self), documents.MOST_REQUESTS, what, "send fewer requests")
+        tokens, what = (
+            float(self.output_tokens.sum()),
+            f"{where}: the output tokens of all requests",
+        )
         remedy = "send fewer requests, or shorter ones"
         check_size(tokens, documents.MOST_OUTPUT_TOKENS, what, remedy)
         bad = np.flatnonzero(~(self.timeout_s > 0))
         if len(bad):
             raise self._fault(
-                f"timeout_s of request {bad[0]} is {self.timeout_s[bad[0]]}; a client timeout "
-                f"must be positive, or infinite if the client waits"
+                f"timeout_s of request {bad[0]} must be positive, or infinite for a client that "
+                f"waits, got {self.timeout_s[bad[0]]}"
             )
         if self.concurrency is not None and self.concurrency < 1:
             raise self._fault(f"concurrency must be at least 1, got {self.concurrency}")
         if not (self.warmup_requests >= 0 and self.warmup_s >= 0):
             got = f"{self.warmup_requests} requests and {self.warmup_s:g} s"
-            raise self._fault(f"a warm-up must be 0 or more, got {got}")
+            raise self._fault(f"warmup_requests and warmup_s must be 0 or more, got {got}")
 
     def _check_turns(self) -> None:
         """Check that each request has at most one follower."""
@@ -244,13 +253,15 @@ class Workload:
         bad = (before >= later) | (self.stage[before] != self.stage[later])
         if bad.any():
             r = int(later[bad.argmax()])
-            fault = f"request {r} follows request {self.follows[r]}"
-            raise self._fault(f"{fault}, which is not an earlier request of the same stage")
+            raise self._fault(
+                f"request {r} follows request {self.follows[r]}, which is not an earlier request "
+                "of the same stage"
+            )
         twice = later[np.bincount(before, minlength=1)[before] > 1] if len(later) else later
         if len(twice):
             raise self._fault(
-                f"two requests follow request {self.follows[twice[0]]}: let only one request "
-                f"follow it"
+                f"two requests follow request {self.follows[twice[0]]}, expected at most one: "
+                "correct follows of one of the two"
             )
 
     def _check_starts(self) -> None:
@@ -259,7 +270,8 @@ class Workload:
             return
         if (given := len(self.stage_starts_s)) != self.stages:
             raise self._fault(
-                f"{self.stages} stages need {self.stages} stage_starts_s, got {given}"
+                f"stage_starts_s must have a start time for each of {self.stages} stages, got "
+                f"{given}"
             )
         due = np.array(self.stage_starts_s)[self.stage] + self.offset_s
         starts = np.flatnonzero(self.starts)
@@ -268,7 +280,8 @@ class Workload:
             before, r = starts[early[0]], starts[early[0] + 1]
             raise self._fault(
                 f"request {r} of stage {self.stage[r]} is due at {due[r]:g} s, before "
-                f"request {before} of the previous stage at {due[before]:g} s: open the stage later"
+                f"request {before} of the previous stage at {due[before]:g} s: start the stage "
+                "later"
             )
 
     def _check_order(self) -> None:
@@ -361,7 +374,7 @@ def closed_loop(
     ``benchmark_serving --max-concurrency``.
     """
     if requests < 1:
-        raise PinnError(f"a closed loop needs at least 1 request, got {requests}")
+        raise PinnError(f"a closed loop must have at least 1 request, got {requests}")
     arrivals.check_requests(requests)
     rng = arrivals.random_draws(seed)
     return Workload(
@@ -398,14 +411,16 @@ class PromptGroups:
 
     def __post_init__(self) -> None:
         if self.groups < 1 or self.prompts_per_group < 1:
-            got = f"{self.groups} of {self.prompts_per_group}"
-            raise PinnError(f"shared prefixes need at least 1 group of 1 prompt, got {got}")
+            got = f"{self.groups} and {self.prompts_per_group}"
+            raise PinnError(f"groups and prompts_per_group must be at least 1, got {got}")
         if min(self.shared_tokens, self.question_tokens) < 0:
             got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
-            raise PinnError(f"shared and further tokens of a prompt must be 0 or more, got {got}")
+            raise PinnError(f"shared_tokens and question_tokens must be 0 or more, got {got}")
         # Prompt lengths need no check here, because Python itself refuses too large lengths.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
-        documents.check_size(count, documents.MOST_REQUESTS, "different prompts", remedy)
+        documents.check_size(
+            count, documents.MOST_REQUESTS, "the number of different prompts", remedy
+        )
 
 
 def shared_prefix(

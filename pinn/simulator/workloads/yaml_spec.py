@@ -22,7 +22,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def _no_truth_value(value: object) -> object:
     if isinstance(value, bool):
-        raise ValueError(f"expected a number, got {str(value).lower()}")
+        raise ValueError(f"the value must be a number, got {str(value).lower()}")
     return value
 
 
@@ -45,10 +45,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise PinnError(f"{path}: expected a YAML mapping, got {type(values).__name__}")
+        raise PinnError(
+            f"{path} must be a YAML mapping of keys to values, got {type(values).__name__}"
+        )
     for key in values:
         if not isinstance(key, str):
-            raise PinnError(f"{path}: a key must be text, such as stages, got {key!r:.60}")
+            raise PinnError(f"{path}: each key must be text, such as stages, got {key!r:.60}")
     return values
 
 
@@ -159,8 +161,8 @@ def read_plain_spec(
     if spec.concurrency is not None:
         if spec.requests is None or spec.stages is not None or spec.rate_curve is not None:
             raise PinnError(
-                f"{path}: concurrency makes a closed loop, which needs requests and has no stages "
-                f"or rate_curve: give requests, and remove the others"
+                f"{path}: concurrency makes a closed loop, which has requests, but no stages or "
+                "rate_curve: give requests, and remove stages and rate_curve"
             )
         if spec.turns is not None:
             return _conversations(spec, None, sent)
@@ -185,10 +187,10 @@ def _stages(spec: _Spec, path: Path, rate_per_s: float | None) -> list[arrivals.
     if spec.stages is None and spec.rate_curve is None:
         raise PinnError(
             f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
-            f"rate_curve (a CSV file), or concurrency and requests"
+            "rate_curve (a CSV file), or concurrency and requests"
         )
     if spec.stages is not None and spec.rate_curve is not None:
-        raise PinnError(f"{path}: stages and rate_curve are both given: leave one out")
+        raise PinnError(f"{path} has both stages and rate_curve: remove one of the two keys")
     if spec.rate_curve is not None:
         curve = path.parent / spec.rate_curve
         return arrivals.read_stages(read_rate_curve(curve), str(curve), rate_per_s)
@@ -237,11 +239,11 @@ def _conversations(
 def _check_lengths(spec: _Spec, path: Path) -> None:
     for name, least in (("prompt_tokens", 1), ("output_tokens", 0)):
         if (tokens := getattr(spec, name)) < least:
-            raise PinnError(f"{path}: {name} is {written(tokens)}: it must be at least {least}")
+            raise PinnError(f"{path}: {name} must be at least {least}, got {written(tokens)}")
     if not 0 <= spec.shared_tokens <= spec.prompt_tokens:
         raise PinnError(
-            f"{path}: shared_tokens is {written(spec.shared_tokens)}: it must lie between 0 "
-            f"and prompt_tokens, {written(spec.prompt_tokens)}"
+            f"{path}: shared_tokens must be 0 to prompt_tokens ({written(spec.prompt_tokens)}), "
+            f"got {written(spec.shared_tokens)}"
         )
     for name in ("shared_tokens", "prompts_per_group"):
         if spec.groups is None and spec.turns is None and name in spec.model_fields_set:
@@ -249,8 +251,10 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
                 f"{path}: {name} is given without groups: give groups, or remove {name}"
             )
     if spec.turns is not None and "prompts_per_group" in spec.model_fields_set:
-        remedy = "remove the key; the conversations of a group share shared_tokens"
-        raise PinnError(f"{path}: prompts_per_group is for prompts without turns: {remedy}")
+        raise PinnError(
+            f"{path}: prompts_per_group does not apply to conversations, which share shared_tokens "
+            "within a group: remove prompts_per_group or turns"
+        )
     for name in _OF_TURNS:
         if spec.turns is None and name in spec.model_fields_set:
             raise PinnError(
@@ -342,9 +346,8 @@ def read_inference_perf(
     if data.type in ("random", "synthetic"):
         return _random(stages, data, timeout, load.interval, seed, path.stem)
     raise PinnError(
-        f"{path}: data.type {data.type!r} needs texts that the file does not contain: use "
-        f"shared_prefix, random "
-        "or synthetic, or give the lengths as a CSV trace"
+        f"{path}: data.type {data.type!r} needs texts, which the file does not contain: use "
+        "shared_prefix, random or synthetic, or give the lengths as a CSV trace"
     )
 
 

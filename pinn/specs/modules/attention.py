@@ -62,17 +62,17 @@ def read_attention(
         UnrecognizedError: If its weights do not fit any supported attention.
     """
     if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
-        raise UnrecognizedError("cross-attention, to tokens outside the text, is not supported")
+        raise UnrecognizedError("cross-attention to tokens outside the text is not supported")
     if getattr(module, "is_causal", True) is False:
-        raise UnrecognizedError("attention in both directions")
+        raise UnrecognizedError("bidirectional attention is not supported")
     shapes = _by_role(module)
     norms = {path for path, each in module.named_modules() if "Norm" in type(each).__name__}
     for path in vectors(module):
         owner, _, name = path.rpartition(".")
         if owner not in norms and not name.endswith(_VECTORS):
-            raise UnrecognizedError(f"no supported attention has the vector {path}")
+            raise UnrecognizedError(f"no supported type of attention has the vector {path}")
     if rest(module):
-        raise UnrecognizedError(f"no supported attention has the weight {rest(module)[0]}")
+        raise UnrecognizedError(f"no supported type of attention has the weight {rest(module)[0]}")
     if "kv_a" in shapes:
         return _latent(module, shapes, window)
     return _grouped(module, shapes, fields, window)
@@ -86,7 +86,7 @@ def _by_role(module: nn.Module) -> dict[str, Shape]:
             words[-1] = "index_wk"
         role = next((_ROLE_OF[word] for word in reversed(words) if word in _ROLE_OF), None)
         if role is None or role in found:
-            raise UnrecognizedError(f"the attention's projection {path} has an unknown name")
+            raise UnrecognizedError(f"the name of the attention's projection {path} is unknown")
         found[role] = shape
     return found
 
@@ -95,7 +95,8 @@ def _grouped(
     module: nn.Module, shapes: dict[str, Shape], fields: ConfigFields, window: int | None
 ) -> tuple[AttentionSpec, list[Shape]]:
     if "o" not in shapes or not {"q", "qkv"} & set(shapes):
-        raise UnrecognizedError(f"its matrices are {', '.join(sorted(shapes))}")
+        names = ", ".join(sorted(shapes))
+        raise UnrecognizedError(f"the attention has the matrices {names}, expected q or qkv, and o")
     stated = attribute(module, *_HEAD_WIDTHS)
     width = stated or mixers.head_width(fields, fields.integer("num_attention_heads"))
     queries, gate = shapes["o"].inputs, shapes.get("gate")
@@ -109,7 +110,7 @@ def _grouped(
         or any(side.outputs * width != queries for side in sides)
     ):
         text = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
-        raise UnrecognizedError(f"heads of width {width} do not fit the projections {text}")
+        raise UnrecognizedError(f"the head width {width} does not fit the projections {text}")
     norm = next((n for p, n in vectors(module).items() if re.search(r"\bq_?(layer)?norm\.", p)), 0)
     heads, kv_heads, is_wide = queries // width, int(keys) // width, norm == queries > width
     shares = "qkv" not in shapes and "k" not in shapes
@@ -147,7 +148,7 @@ def _latent(
     odd = [n for n, rows in expected.items() if n in shapes and shapes[n].outputs != rows]
     if queries is None or odd or shapes["o"].inputs != heads * value:
         raise UnrecognizedError(
-            f"the {odd[0] if odd else 'o'} projection fits no supported attention"
+            f"the projection {odd[0] if odd else 'o'} fits no supported type of attention"
         )
     spec = LatentAttentionSpec(
         heads, down, rank, nope, rope, value, window, _indexer(module, shapes)
@@ -163,7 +164,7 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
     top_k, heads, width = (attribute(own, *each) or 0 for each in names)
     found = tuple(shapes[role].outputs for role in ("wq_b", "index_k", "weights") if role in shapes)
     if not top_k or found != (heads * width, width, heads):
-        raise UnrecognizedError("the indexer's projections fit no supported attention")
+        raise UnrecognizedError("the indexer's projections fit no supported type of attention")
     return IndexerSpec(top_k, heads, width)
 
 

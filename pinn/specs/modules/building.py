@@ -56,8 +56,9 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
     try:
         import transformers
     except ImportError as error:
-        remedy = "install pinn-serving[models]"
-        raise PinnError(f"{fields.source}: transformers is not installed: {remedy}") from error
+        remedy = "run 'pip install pinn-serving[models]'"
+        fault = "layers can be read only with transformers, which is not installed"
+        raise PinnError(f"{fields.source}: {fault}: {remedy}") from error
     version = transformers.__version__
     known = transformers.CONFIG_MAPPING
     root_type = str(fields.root.get("model_type") or fields.model_type)

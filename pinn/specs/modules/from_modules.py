@@ -139,7 +139,7 @@ class ModuleReader:
             if type(each).__name__ == "ModuleList" and _holds_weights(each)
         }
         if not lists:
-            raise self._error("the model has no list of layers")
+            raise self._error("the model has no ModuleList, expected one with its layers")
         outer = [p for p in lists if not any(p.startswith(f"{other}.") for other in lists)]
         path = max(outer, key=lambda p: sum(w.numel() for m in lists[p] for w in m.parameters()))
         return path, lists[path]
@@ -149,7 +149,10 @@ class ModuleReader:
         weighted = [p for p in several if _holds_weights(self._built.module.get_submodule(p))]
         if weighted:
             worst = max(weighted, key=lambda p: several[p])
-            raise self._error(f"{worst} runs {several[worst]} times a step, which is not supported")
+            count = several[worst]
+            raise self._error(
+                f"{worst} runs {count} times per step, expected modules that run once"
+            )
 
     def _layer(
         self, index: int, path: str, layer: nn.Module, window: int | None
@@ -216,7 +219,7 @@ class ModuleReader:
         elif is_attention(module):
             attention, sides = read_attention(module, self._fields, window)
             if found.kind not in (None, *LAYER_TYPES) and not getattr(attention, "indexer", None):
-                raise UnrecognizedError(f"a layer of type {found.kind}")
+                raise UnrecognizedError(f"the layer type {found.kind} is not supported")
             found.mixers.append(attention)
             findings.sides.update(("gate", shape) for shape in sides)
             findings.add(model.mixer_name(attention), module)
@@ -266,7 +269,8 @@ class ModuleReader:
         unknown = [*reversed(first.values())]
         if unknown:
             more = f", and {len(unknown) - _MOST_NAMED} more" * (len(unknown) > _MOST_NAMED)
-            raise self._error(f"not recognized: {'; '.join(unknown[:_MOST_NAMED])}{more}")
+            listed = "; ".join(unknown[:_MOST_NAMED])
+            raise self._error(f"some modules were not recognized: {listed}{more}")
 
 
 @dataclass

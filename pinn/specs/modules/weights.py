@@ -221,9 +221,15 @@ def read_experts(
             if shape == Shape(1, hidden):
                 findings.vectors += hidden
             elif shape not in (Shape(number, hidden), *latent):
-                raise UnrecognizedError(f"{path or 'a matrix'} {tuple(shape)} beside the experts")
+                name = path or "a matrix"
+                raise UnrecognizedError(
+                    f"the mixture of experts has {name} of shape {tuple(shape)}, which is neither "
+                    "an expert nor a router"
+                )
     if routers != 1 or len(latent) != 2 * (stream != hidden):
-        raise UnrecognizedError(f"{routers} routers of {number} experts")
+        raise UnrecognizedError(
+            f"the mixture of {number} experts has {routers} routers, expected one"
+        )
     _check_rest(module, own, number)
     top_k = attribute(module, *_TOP_K) or fields.integer("top_k")
     width = None if stream == hidden else stream
@@ -241,4 +247,5 @@ def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
         parameter = module.get_parameter(path)
         is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number
         if id(parameter) not in own and not is_bias:
-            raise UnrecognizedError(f"{path} {tuple(parameter.shape)}")
+            shape = tuple(parameter.shape)
+            raise UnrecognizedError(f"the weight {path} of shape {shape} has an unknown role")

@@ -60,7 +60,8 @@ def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.Da
     for fold in folds:
         if not fold.checkpoint.is_file():
             raise PinnError(
-                f"no weights of the cross-validation fold at {fold.checkpoint}: run the experiment"
+                f"{fold.checkpoint}, the network of a cross-validation fold, does not exist: run "
+                "the experiment"
             )
         networks = load_checkpoint(fold.checkpoint).network, network
         before, after = (predict_coefficients(each, fold.left_out).values for each in networks)

@@ -45,7 +45,7 @@ def kernel_distance(
     used = kernels_used(kernels, deployment, alike([parse_batch(batch)]))
     whole = sum(use.total_seconds for use in used)
     if not whole:
-        raise PinnError(f"batch {batch!r} runs no kernel: give at least one request")
+        raise PinnError(f"the batch {batch!r} runs no kernel: give at least one request")
     by_operator, elsewhere = dict.fromkeys([use.operator for use in used], 0.0), 0.0
     for use in used:
         share, other = use.total_seconds / whole, _gpu_gap(use, deployment.gpu)

@@ -155,7 +155,9 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
     """
     path = calibration_path(checkpoint)
     if not path.is_file():
-        raise PinnError(f"no intervals at {path}: run an experiment that holds out models")
+        raise PinnError(
+            f"the file of intervals {path} does not exist: run an experiment that holds out models"
+        )
     tree = documents.read_json(path)
     try:
         if (
@@ -164,10 +166,12 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             or set(tree["half_widths"]) != set(METRICS)
             or not set(tree["widths"]["traits"]) <= set(TRAITS)
         ):
-            raise PinnError(f"{path} has another format version: calibrate the checkpoint again")
+            raise PinnError(
+                f"{path} has the format of another version: fit the checkpoint's intervals again"
+            )
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
             other = f"{path} belongs to another checkpoint than {checkpoint}"
-            raise PinnError(f"{other}: calibrate this one")
+            raise PinnError(f"{other}: fit the intervals of {checkpoint}")
         return StatedIntervals(
             tree["checkpoint_sha256"],
             {k: HalfWidth(**v) for k, v in tree["half_widths"].items()},
@@ -181,7 +185,9 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
             Widths(**tree["widths"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise PinnError(f"{path} is damaged ({error}): calibrate the checkpoint again") from error
+        raise PinnError(
+            f"{path} is damaged ({error}): fit the checkpoint's intervals again"
+        ) from error
 
 
 def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:

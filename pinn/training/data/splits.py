@@ -36,8 +36,8 @@ class Split:
     def __post_init__(self) -> None:
         if both := set(self.train_ids) & set(self.test_ids):
             raise PinnError(
-                f"split {self.name}: {len(both)} row(s) are trained on and tested on, expected 0, "
-                f"first {min(both)!r}"
+                f"the split {self.name} has {len(both)} row(s) both in training and in test data, "
+                f"expected none; the first is {min(both)!r}"
             )
 
 
@@ -59,7 +59,7 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
     names = sorted(values.unique())
     if len(names) < 2:
         raise PinnError(
-            f"cannot hold out one {column}: got {len(names)} in the rows, expected 2 or more"
+            f"one {column} cannot be held out: the rows have {len(names)}, expected 2 or more"
         )
     return [_split(rows, f"{column}={n}", values != n, values == n, (n,)) for n in names]
 
@@ -115,7 +115,8 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
         PinnError: If a name is not a key of ``SPLITS``.
     """
     if unknown := set(names) - set(SPLITS):
-        raise PinnError(f"unknown splits {sorted(unknown)}, expected any of {', '.join(SPLITS)}")
+        known = ", ".join(SPLITS)
+        raise PinnError(f"the splits {', '.join(sorted(unknown))} are unknown: use any of {known}")
     splits = {name: SPLITS[name](rows) for name in names}
     for name, of_kind in splits.items():
         write_splits(of_kind, folder / f"{name.replace(' ', '-')}.json")
@@ -143,8 +144,8 @@ def _one_way(
 ) -> Split:
     if not (train.any() and test.any()):
         raise PinnError(
-            f"split {name}: {int(train.sum())} row(s) to train on and {int(test.sum())} to test "
-            "on: both are needed"
+            f"the split {name} has {int(train.sum())} row(s) of training data and "
+            f"{int(test.sum())} of test data, expected at least one of each"
         )
     return _split(rows, name, train, test, tuple(sorted(rows.loc[test, column].unique())))
 

@@ -179,11 +179,12 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
     assert [run.name for run in runs] == [f"{tmp_path / 'g.json'}#1"]
     assert report.read == 6
     assert dict(report.refused) == {
-        "invalid JSON, perhaps cut off": 1,
-        "empty file": 1,
-        "the load has the unknown type 'trace replay'": 1,
-        "no request was served": 1,
-        "written by no known tool": 1,
+        "the JSON is malformed, perhaps cut off": 1,
+        "the file is empty": 1,
+        "the type of the load is 'trace replay', expected synchronous, concurrent, throughput, "
+        "constant or poisson": 1,
+        "the run has no completed request": 1,
+        "the file was written by no known tool": 1,
     }
 
 
@@ -275,7 +276,7 @@ def test_what_is_assumed_is_said_until_the_user_says_it(closed, tmp_path):
     ("change", "reason"),
     [
         (lambda a, b: (b, a), "a counter decreases"),
-        (lambda a, _: (a, a), "no request was served between the scrapes"),
+        (lambda a, _: (a, a), "the server completed no request between the scrapes"),
         (lambda a, b: (a, b.replace("e+09", "e+08")), "restarted between the scrapes"),
         (lambda a, b: (a, b.replace("Meta-Llama-3.1-8B", "other")), "have 2 models"),
     ],

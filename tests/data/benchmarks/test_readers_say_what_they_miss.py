@@ -66,7 +66,7 @@ def test_a_run_that_cannot_be_read_is_named_by_its_line(closed, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     runs, report = read_benchmarks([path])
     assert len(runs) == 2
-    assert report.places == {"no request was served": (f"{path}, line 2",)}
+    assert report.places == {"the run has no completed request": (f"{path}, line 2",)}
 
 
 def test_rows_of_another_width_are_left_out_of_a_table(closed, tmp_path):
@@ -83,10 +83,10 @@ def test_rows_of_another_width_are_left_out_of_a_table(closed, tmp_path):
     ("change", "words"),
     [
         (lambda v: without(v, "duration", "total_input_tokens"),
-         "lacks duration, total_input_tokens"),
-        (lambda v: without(v, "completed"), "like vllm bench serve's, but without completed"),
+         "lacks the keys duration, total_input_tokens"),
+        (lambda v: without(v, "completed"), "those of vllm bench serve, but without completed"),
         (lambda v: {k: x for k, x in v.items() if not k.endswith("_ms")},
-         "the file has no latency, expected some such as mean_ttft_ms, median_ttft_ms"),
+         "the file has no latency, expected keys such as mean_ttft_ms, median_ttft_ms"),
         (lambda v: v | {"duration": "long"}, "duration: expected a number, got 'long'"),
     ],
 )  # fmt: skip
@@ -103,7 +103,9 @@ def test_a_json_file_that_was_cut_off_is_named_with_its_line(closed, tmp_path):
     path = tmp_path / "cut.json"
     path.write_text(json.dumps(vllm_bench(closed), indent=1)[:-40])
     lines = path.read_text().count("\n") + 1
-    with pytest.raises(PinnError, match=f"cut.json, line {lines}: invalid JSON, perhaps cut off"):
+    with pytest.raises(
+        PinnError, match=f"cut.json, line {lines}: the JSON is malformed, perhaps cut off"
+    ):
         read_benchmarks([path])
 
 
@@ -173,14 +175,19 @@ def test_one_metrics_page_counts_from_the_servers_start(closed, tmp_path):
     paths = [tmp_path / "start.txt", tmp_path / "now.txt"]
     for path, text in zip(paths, metrics_pages(closed, (0.0, 0.0)), strict=True):
         path.write_text(text)
-    with pytest.raises(PinnError, match="has no second scrape: give an earlier scrape, too, or"):
+    with pytest.raises(
+        PinnError,
+        match="only one scrape of the /metrics page was given: give an earlier scrape, too",
+    ):
         read_benchmarks(paths[1:])
     (between,), _ = read_benchmarks(paths, GivenLoad(duration=20.0))
     (run,), _ = read_benchmarks(paths[1:], GivenLoad(duration=20.0))
     assert (run.figures, run.load, run.server) == (between.figures, between.load, between.server)
     assert run.load.rate_per_s == pytest.approx(closed.load.requests / 20.0)
     assert "all requests since the server's start belong to this load" in run.assumed
-    with pytest.raises(PinnError, match=r"start.txt: no request was served since the server's"):
+    with pytest.raises(
+        PinnError, match=r"start.txt: the server completed no request since the server's"
+    ):
         read_benchmarks(paths[:1], GivenLoad(duration=20.0))
 
 

@@ -150,7 +150,7 @@ def test_a_failed_ingestion_leaves_the_old_tables(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    with pytest.raises(PinnError, match="does not have trace tables"):
+    with pytest.raises(PinnError, match="is not a folder of trace tables"):
         ingest_vllm(tmp_path / "traces.json", tmp_path / "mine")
 
 

@@ -217,7 +217,7 @@ def test_an_attribute_can_be_without_text_encoding(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
-    with pytest.raises(PinnError, match="no such file"):
+    with pytest.raises(PinnError, match="does not exist"):
         read_vllm(tmp_path / "none.json", tmp_path / "raw")
 
 

@@ -95,7 +95,7 @@ def test_the_code_of_arguments_counts(monkeypatch):
 
 @pytest.mark.parametrize("argument", [object(), b"bytes", np.array([object()]), lambda: 0])
 def test_what_cannot_be_part_of_a_key_is_refused(argument):
-    with pytest.raises(PinnError, match="cannot be part of a key"):
+    with pytest.raises(PinnError, match="cannot be part of a cache key"):
         key(argument)
 
 

@@ -23,7 +23,7 @@ def test_json_round_trip_keeps_the_order_of_reasons():
 
 
 def test_other_json_is_no_report():
-    with pytest.raises(PinnError, match="not a read report"):
+    with pytest.raises(PinnError, match="not those of a read report"):
         ReadReport.from_json({"rows": 3})
 
 

@@ -65,7 +65,7 @@ def test_what_is_not_there_is_said() -> None:
     rows = intervals(BASE, 20)
     with pytest.raises(PinnError, match="no intervals of the type singles"):
         chosen(rows, BetaSettings(kind="singles"))
-    with pytest.raises(PinnError, match="unknown type"):
+    with pytest.raises(PinnError, match="the type of intervals 'pairs' is unknown"):
         chosen(rows, BetaSettings(kind="pairs"))
     with pytest.raises(PinnError, match="at least 1"):
         chosen(rows, BetaSettings(budget=0))

@@ -249,7 +249,9 @@ def test_flags_from_a_file_beside_the_results_are_named(folders):
     deployment = benchmark_target(runs, None, GPU, other).deployment()
     found = check_benchmarks(runs[:1], deployment, lambda _: None)
     assert found[0].startswith("exp-config.yaml states --max-num-batched-tokens 2048, ")
-    with pytest.raises(PinnError, match=r"[^?.]\? If the flags are right, use --force$"):
+    with pytest.raises(
+        PinnError, match=r"[^?.]\? If the flags are right, calibrate anyway with --force$"
+    ):
         refuse(found)
 
 

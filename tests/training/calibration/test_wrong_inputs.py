@@ -312,7 +312,7 @@ def test_there_are_forty_right_ones():
 
 def test_force_goes_on_and_says_what_is_wrong(run):
     findings = check_runs([figures(run, tpot=0.5)], model=LLAMA, gpu="H100")
-    with pytest.raises(PinnError, match="use --force"):
+    with pytest.raises(PinnError, match="calibrate anyway with --force"):
         refuse(findings)
     assert refuse(findings, force=True) == findings
 
