@@ -379,11 +379,11 @@ class OtherExperts:
         seconds = rows["seconds"].to_numpy(dtype=np.float64)
         known = own.seconds_as_measured(rows, gpus)
         groups: dict[tuple[str, str, str], np.ndarray] = {}
-        for (kernels, form), part in rows.groupby(["kernels", Moe.format_column]):
-            pool = rows.index.isin(part.index)
-            groups["*", kernels, form] = pool
+        for named, part in rows.groupby(["kernels", Moe.format_column]):
+            kernels, form = map(str, named)
+            pool = groups["*", kernels, form] = rows.index.isin(part.index)
             for chip in part["gpu"].unique():
-                groups[str(chip), kernels, form] = pool & (rows["gpu"] == chip)
+                groups[str(chip), kernels, form] = pool & (rows["gpu"] == chip).to_numpy()
         return OtherExperts(
             {key: fit_terms(values[m], seconds[m], known[m]) for key, m in groups.items()}
         )
