@@ -387,6 +387,7 @@ class Deployment:
         - Block-scaled fp8: Triton on Hopper (CUTLASS if whole experts are spread over GPUs), and
           TensorRT-LLM's kernel on data-center Blackwell. CUTLASS is therefore separate on Hopper if
           experts are not spread, and Triton on Blackwell.
+        - nvfp4: TensorRT-LLM's kernel on data-center Blackwell, so CUTLASS is separate there.
         - mxfp4: kernels other than Marlin on Hopper and Blackwell, so Marlin is separate there
           (vLLM's VLLM_MXFP4_USE_MARLIN). On other GPUs, ``AUTO`` is Marlin.
         """
@@ -397,7 +398,8 @@ class Deployment:
         blackwell = 10.0 <= self.gpu.compute_capability < 11.0
         differs = {
             MARLIN: form == "mxfp4" and (self._is_hopper or blackwell),
-            kernel_choice.CUTLASS: form == "fp8_block" and self._is_hopper and whole,
+            kernel_choice.CUTLASS: (form == "fp8_block" and self._is_hopper and whole)
+            or (form == "nvfp4" and blackwell),
             kernel_choice.TRITON: form == "fp8_block" and blackwell,
         }
         return kernels if differs.get(kernels, False) else kernel_choice.AUTO

@@ -121,7 +121,7 @@ Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 #: All data of the surrogates except arrays, JSON-ready.
 Structure = Mapping[str, Any]
 #: Version of both files; it increases when a network's inputs or the layout of the files change.
-LAYOUT = 4
+LAYOUT = 5
 _FIT_ANEW = "fit the kernel surrogates again with 'python scripts/fit_surrogates.py'"
 
 

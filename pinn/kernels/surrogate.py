@@ -367,11 +367,11 @@ class OtherExperts:
     """Fitted extra time of expert kernels that engines do not select by default.
 
     Attributes:
-        weights: Weights of the time beyond the engine's default kernel, by (GPU, kernels); GPU
-            ``*`` pools all measured GPUs.
+        weights: Weights of the time beyond the engine's default kernel, by (GPU, kernels, format);
+            GPU ``*`` pools all measured GPUs.
     """
 
-    weights: dict[tuple[str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
+    weights: dict[tuple[str, str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
@@ -384,11 +384,12 @@ class OtherExperts:
         values = _terms(hw, Moe().measured(rows, hw))
         seconds = rows["seconds"].to_numpy(dtype=np.float64)
         known = own.seconds_as_measured(rows, gpus)
-        groups: dict[tuple[str, str], np.ndarray] = {}
-        for kernels, part in rows.groupby("kernels"):
-            groups["*", str(kernels)] = (rows["kernels"] == kernels).to_numpy()
+        groups: dict[tuple[str, str, str], np.ndarray] = {}
+        for named, part in rows.groupby(["kernels", Moe.format_column]):
+            kernels, form = map(str, named)
+            pool = groups["*", kernels, form] = rows.index.isin(part.index)
             for chip in part["gpu"].unique():
-                groups[str(chip), str(kernels)] = groups["*", str(kernels)] & (rows["gpu"] == chip)
+                groups[str(chip), kernels, form] = pool & (rows["gpu"] == chip).to_numpy()
         return OtherExperts(
             {key: fit_terms(values[m], seconds[m], known[m]) for key, m in groups.items()}
         )
@@ -398,7 +399,8 @@ class OtherExperts:
     ) -> Float[np.ndarray, "..."]:
         """Return the seconds beyond the engine's default expert kernels, for sizes of ``Moe``."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
-        weights = self.weights.get((gpu.name, kernels), self.weights.get(("*", kernels)))
+        pooled = self.weights.get(("*", kernels, form))
+        weights = self.weights.get((gpu.name, kernels, form), pooled)
         if weights is None:
             return np.zeros(arrays[0].shape)
         rows = np.zeros(arrays[0].size, dtype=np.int64)

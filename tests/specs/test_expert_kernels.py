@@ -61,6 +61,13 @@ def test_an_unknown_name_is_refused_with_those_that_are_known(name):
         ("GB300", {"moe_backend": "triton", "enable_expert_parallel": True}, TRITON),
         ("B200", {"moe_backend": "cutlass"}, AUTO),
         ("B200", {"moe_backend": "triton", "precision": "nvfp4"}, AUTO),
+        ("GB300", {"moe_backend": "flashinfer_cutlass", "precision": "nvfp4"}, CUTLASS),
+        (
+            "B200",
+            {"moe_backend": "cutlass", "precision": "nvfp4", "enable_expert_parallel": True},
+            CUTLASS,
+        ),
+        ("RTX-PRO-6000-Server", {"moe_backend": "cutlass", "precision": "nvfp4"}, AUTO),  # its own
         ("RTX-PRO-6000-Server", {"moe_backend": "triton"}, AUTO),
         ("B200", {"moe_backend": "triton", "model": "Llama-3.1-8B"}, AUTO),
         ("H100", {"moe_backend": "marlin", "model": "gpt-oss-120b"}, MARLIN),
@@ -99,6 +106,29 @@ def test_releases_of_vllm_pick_kernels_by_gpu_and_spread(gpu, version, spread, k
     assert found.recipe.origins["moe_kernels"].kind == DEFAULT
     named = deployed(gpu, **flags, moe_backend="Triton").recipe
     assert (named.moe_kernels, named.origins["moe_kernels"].kind) == (TRITON, FLAG)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "model", "precision", "kernels", "timed_as"),
+    [
+        ("GB300", "0.5.12", MINIMAX, "nvfp4", "cutlass", CUTLASS),
+        ("B200", "0.5.9", MINIMAX, "nvfp4", "cutlass", CUTLASS),
+        ("B200", "0.5.16", MINIMAX, "nvfp4", "auto", AUTO),
+        ("B200", "0.5.12", "deepseek-ai/DeepSeek-R1", "nvfp4", "flashinfer_trtllm", AUTO),
+        ("B200", "0.5.12", MINIMAX, "fp8_block", "triton", TRITON),
+        ("B200", "0.5.12", MINIMAX, "bf16", "auto", AUTO),
+        ("H200", "0.5.12", MINIMAX, "fp8_block", "auto", AUTO),
+    ],
+)
+def test_releases_of_sglang_pick_kernels_by_format_unless_they_name_the_model(
+    gpu, version, model, precision, kernels, timed_as
+):
+    flags = {"engine": "sglang", "engine_version": version, "precision": precision}
+    found = deployed(gpu, model, **flags)
+    assert (found.recipe.moe_kernels, found.expert_kernels) == (kernels, timed_as)
+    assert found.recipe.origins["moe_kernels"].kind == DEFAULT
+    named = deployed(gpu, model, **flags, moe_backend="flashinfer_trtllm")
+    assert (named.expert_kernels, named.recipe.origins["moe_kernels"].kind) == (AUTO, FLAG)
 
 
 @pytest.mark.parametrize("engine", ["sglang", "trtllm"])

@@ -39,7 +39,7 @@ FACTS = {
         ("B200", "deepseek_v3", {}, "block_tokens", 64),
         ("B200", "gpt_oss", {"tensor_parallel_size": 2}, "fused_all_reduce", True),
         ("H100", "deepseek_v3", {"tensor_parallel_size": 8}, "fused_all_reduce", False),
-        ("B200", "qwen3_moe", {}, "moe_kernels", "triton"),
+        ("B200", "qwen3_moe", {}, "moe_kernels", "auto"),
         ("B200", "deepseek_v3", {}, "moe_kernels", "flashinfer_trtllm"),
         ("H100", "qwen3_next", {}, "overlap", True),
         ("H100", "llama", EAGLE, "overlap", False),
@@ -60,7 +60,7 @@ FACTS = {
         ("H100", "llama", NGRAM, "overlap", False),
         ("H100", "llama", NGRAM, "max_requests", 48),
         ("H100", "llama", {}, "graph_tokens", 1),
-        ("B200", "minimax_m2", {}, "moe_kernels", "triton"),
+        ("B200", "minimax_m2", {}, "moe_kernels", "auto"),
     ],
     "0.5.14": [
         ("H100", "llama", {}, "graph_tokens", 8192),

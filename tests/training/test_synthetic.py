@@ -109,7 +109,8 @@ def test_other_kernels_of_the_experts_are_learned_from_beside_the_engines_own():
     drawn, named = synthetic_deployments(300, GPUS, 0), catalog_deployments(300, GPUS, 0)
     found = {(chip(d), d.expert_kernels) for d in drawn}
     assert found == {
-        ("H100-SXM", AUTO), ("H100-SXM", CUTLASS), ("B200-SXM", AUTO), ("B200-SXM", TRITON)
+        ("H100-SXM", AUTO), ("H100-SXM", CUTLASS),
+        ("B200-SXM", AUTO), ("B200-SXM", TRITON), ("B200-SXM", CUTLASS),
     }  # fmt: skip
     for deployments in (drawn, named):
         others = [d for d in deployments if d.expert_kernels != AUTO]
