@@ -67,6 +67,26 @@ class BatchSums:
         windowed = self.windowed_decode_context * share
         return replace(self, decode_context=context, windowed_decode_context=windowed)
 
+    def padded(self, graph_sizes: Sequence[int]) -> BatchSums:
+        """Return the sums with each batch padded to the next CUDA graph size.
+
+        A batch of decodes replays the smallest graph that has a row for each of them. The other
+        rows are computed, too: decodes without context. Batches with prompts, and batches larger
+        than the largest graph, are not padded.
+
+        Args:
+            graph_sizes: Numbers of decodes for which graphs are captured, in ascending order.
+        """
+        if not graph_sizes:
+            return self
+        sizes = np.array(graph_sizes, dtype=np.float64)
+        decodes = self.decode_requests
+        size = sizes[np.minimum(np.searchsorted(sizes, decodes), len(sizes) - 1)]
+        replays = (decodes > 0) & (self.prefill_requests == 0)
+        added = np.where(replays, np.maximum(size - decodes, 0.0), 0.0)
+        names = ("decode_requests", "decode_context", "windowed_decode_context")
+        return replace(self, **{name: getattr(self, name) + added for name in names})
+
     def reshape(self, *shape: int) -> BatchSums:
         """Return the sums with every field reshaped to ``shape``."""
         return BatchSums(*(getattr(self, f.name).reshape(shape) for f in fields(self)))

@@ -17,7 +17,7 @@ I4: TypeAlias = Annotated[int, "i4"]
 I8: TypeAlias = Annotated[int, "i8"]
 F8: TypeAlias = Annotated[float, "f8"]
 Work: TypeAlias = Annotated[np.ndarray, "f8", 3]
-Sums: TypeAlias = Annotated[np.ndarray, "f8", 11]
+Sums: TypeAlias = Annotated[np.ndarray, "f8", 12]
 Pair: TypeAlias = Annotated[np.ndarray, "i4", 2]
 
 #: Type variable for a record type.
@@ -197,7 +197,6 @@ class Replica:
     has_chunks: I8  # 1 if the batch computes prompt tokens before a prompt's last token
     unserved: I8  # 1 if the last scheduler call with room for prompts left prompts waiting
     since_prompts: I8  # number of batches since the last batch with prompt chunks
-    padding: I8  # number of padding rows up to the CUDA graph's batch size
     # State of schedules with separate prefill steps, as in ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # request with a partly computed prompt (chunked_req), or -1
     full: I8  # 1 if no request may join the running batch (running_batch.batch_is_full)
@@ -423,14 +422,20 @@ REREAD_TOKENS = "reread_tokens"
 #: Names of the batch sums that determine the experts' work, in the order of ``SUMS``.
 SHARED_SUMS = SUMS[:3]
 
+#: Name of the number of rows that pad a batch of decodes to the size of a CUDA graph.
+PADDING_ROWS = "padding_rows"
+
 #: Columns of a recorded step. Batch sums are taken from the slowest replica of the group. Sums with
 #: the prefix ``shared_`` are the experts' work for all replicas of the group, per replica.
 STEP_COLUMNS = (
     "start_s", "duration_s", "group", "requests", "tokens", "running", "waiting", "used_blocks",
-    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, *(f"shared_{s}" for s in SHARED_SUMS),
+    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, PADDING_ROWS,
+    *(f"shared_{s}" for s in SHARED_SUMS),
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])
 #: Index of ``REREAD_TOKENS`` among the sums of a batch.
 REREAD = STEP_COLUMNS.index(REREAD_TOKENS) - FIRST_SUM
+#: Index of ``PADDING_ROWS`` among the sums of a batch.
+PADDING = STEP_COLUMNS.index(PADDING_ROWS) - FIRST_SUM
 #: Index of the first of the ``SHARED_SUMS`` among ``STEP_COLUMNS``.
-FIRST_SHARED = STEP_COLUMNS.index(REREAD_TOKENS) + 1
+FIRST_SHARED = STEP_COLUMNS.index(PADDING_ROWS) + 1

@@ -16,6 +16,7 @@ sampler, host work between two draft passes, and eager launches of draft layers 
 A step is charged as if every decode had all its draft tokens; n-grams without a match have none.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -162,13 +163,32 @@ def deployment_features(
         deployment: Deployment that runs the steps.
         sums: Sums of batches in which a decode counts once, with any number of tokens to verify.
     """
-    costs = speculative_costs(deployment)
+    costs, sizes = speculative_costs(deployment), deployment.recipe.graph_sizes
     if costs is None:
-        return step_features(step_costs([deployment]), sums)
-    verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
+        return graph_features(step_costs([deployment]), sums, sizes)
+    rows = sums.padded(sizes)
+    verified = step_features(costs.verified, drafted_sums(rows, costs.tokens, "decode_requests"))
     # Host work per request counts once, however many of its tokens are verified.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
-    return verified + drafting_features(deployment, sums)
+    return verified + drafting_features(deployment, rows)
+
+
+def graph_features(
+    costs: StepCosts, sums: BatchSums, graph_sizes: Sequence[int]
+) -> Float[np.ndarray, "... features"]:
+    """Return the step features of batches that are padded to CUDA graph sizes.
+
+    The host has no work on the padding.
+
+    Args:
+        costs: Costs of the deployments, broadcast against ``sums``.
+        sums: Sums of the batches without padding.
+        graph_sizes: Numbers of decodes for which graphs are captured; empty without padding.
+    """
+    found = step_features(costs, sums.padded(graph_sizes))
+    if graph_sizes:
+        found[..., ONCE] = step_features(costs, sums)[..., ONCE]
+    return found
 
 
 def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:

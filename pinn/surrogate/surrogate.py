@@ -84,8 +84,15 @@ def batch_seconds(
     beta: Float[np.ndarray, " features"], deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
     """Return the step time of each batch in seconds, including drafting and verifying."""
+    return step_time(batch_features(deployment, batches), beta)
+
+
+def batch_features(
+    deployment: Deployment, batches: Sequence[Batch]
+) -> Float[np.ndarray, "batches features"]:
+    """Return the step features of each batch as the engine runs it, with padding and drafts."""
     sums = sum_batches(batches, deployment.model.window_tokens)
-    return step_time(deployment_features(deployment, sums), beta)
+    return deployment_features(deployment, sums)
 
 
 def batch_floor_seconds(

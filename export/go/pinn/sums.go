@@ -1,5 +1,7 @@
 package pinn
 
+import "slices"
+
 // Request is what a simulator knows of a request when a step begins.
 type Request struct {
 	ProgressIndex int64 // tokens, of prompt and output, whose keys and values are cached
@@ -57,6 +59,25 @@ func (s *Sums) AddDecodes(count, keys, near int64) {
 	s.DecodeRequests += count
 	s.DecodeContext += keys
 	s.WindowedDecodeContext += near
+}
+
+// padded returns the sums with decodes without context added, up to the size of the CUDA graph that
+// the batch replays: the smallest of the sizes, in ascending order, that has a row for each decode.
+// Batches with prompts and batches larger than the largest graph are not padded.
+func (s *Sums) padded(sizes []int64) Sums {
+	found := *s
+	if s.DecodeRequests == 0 || s.PrefillRequests > 0 {
+		return found
+	}
+	if i, _ := slices.BinarySearch(sizes, s.DecodeRequests); i < len(sizes) {
+		added := sizes[i] - s.DecodeRequests
+		near := added
+		if s.window == 0 {
+			near = 0
+		}
+		found.AddDecodes(added, added, near)
+	}
+	return found
 }
 
 // Reread takes out keys that decodes share with others and find in the GPU's cache.
