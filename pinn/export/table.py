@@ -55,10 +55,10 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 
     ``max_model_len`` is always a number: the model's own maximum if the flag is not set.
     ``graph_sizes`` has the numbers of decodes for which CUDA graphs are captured, separated by
-    commas, null without padding. ``window_tokens`` is the window of the layers with windowed attention, null if there are none.
-    ``gpu_cache_tokens`` is the number of tokens whose keys and values of one head fit in the GPU's
-    cache. ``model_aliases`` and ``gpu_aliases`` are other names of model and GPU, separated by
-    ``|``.
+    commas, null without padding. ``window_tokens`` is the window of the layers with windowed
+    attention, null if there are none. ``gpu_cache_tokens`` is the number of tokens whose keys and
+    values of one head fit in the GPU's cache. ``model_aliases`` and ``gpu_aliases`` are other names
+    of model and GPU, separated by ``|``.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
     found: dict[str, list[object]] = {
