@@ -20,7 +20,7 @@ from pinn.measurements.traces.measured_steps import MeasuredSteps
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
 #: Minimum ratio of the mean numbers of requests per step in two halves of a trace at which the
@@ -210,7 +210,7 @@ def measured_features(
     other one are 0.
     """
     sums = steps.sums(deployment.model.window_tokens)
-    return all_features(overlapped(deployment_features(deployment, sums), beta))
+    return all_features(overlapped(padded_features(deployment, sums), beta))
 
 
 def fit_steps(

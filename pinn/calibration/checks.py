@@ -23,7 +23,7 @@ from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.model_variants import with_precision
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import step_time
 
 # Checks before a fit. Each finding is a sentence: the measurement, the expectation, and the likely
@@ -277,7 +277,7 @@ def check_traces(
     intervals = read_intervals(traces, deployment, base.beta[0])
 
     def ratio(other: Deployment) -> float:
-        features = deployment_features(other, intervals.sums)
+        features = padded_features(other, intervals.sums)
         predicted_s = step_time(features, coefficients_of(other).beta[0])
         return float(np.median(intervals.seconds / predicted_s))
 

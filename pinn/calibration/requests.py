@@ -31,7 +31,7 @@ from jaxtyping import Bool, Float, Int
 from pinn.engines.deployment import Deployment
 from pinn.measurements.traces.interval_batches import IntervalBatches, is_ahead
 from pinn.measurements.traces.trace_tables import TraceTables
-from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.request_features import REQUEST_FEATURES, request_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
@@ -178,7 +178,7 @@ class _Steps:
         other one are 0.
         """
         sums, known = self.batches.at(segment, step)
-        waited_for = overlapped(deployment_features(self.deployment, sums), self.beta)
+        waited_for = overlapped(padded_features(self.deployment, sums), self.beta)
         features = np.where(known[:, None], waited_for, np.nan)
         return features, np.where(known, sums.decode_requests, np.nan)
 

@@ -20,8 +20,7 @@ from pinn.physics.costs import StepCosts, step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import surrogate
 from pinn.surrogate.batch_marks import marks_of_each
-from pinn.surrogate.deployment_features import graph_features
-from pinn.surrogate.step_features import step_time
+from pinn.surrogate.step_features import step_features, step_time
 from pinn.surrogate.uncertainty.distance import served_gpus
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.surrogate.uncertainty.training_space import training_space
@@ -163,7 +162,8 @@ def _batch_columns(
         seconds, floors = np.empty(len(deployments)), np.empty(len(deployments))
         for (window, sizes), (rows, costs) in groups.items():
             sums = batch_sums.sum_batches([batch], window)
-            seconds[rows] = step_time(graph_features(costs, sums, sizes), beta[rows])
+            features = step_features(costs, sums.padded(sizes))
+            seconds[rows] = step_time(features, beta[rows])
             floors[rows] = step_values.floor_seconds(costs, sums)
         for row in drafting:
             seconds[row] = surrogate.batch_seconds(beta[row], deployments[row], [batch])[0]

@@ -9,6 +9,7 @@ from pinn.simulator.state import (
     BY_JOB,
     DONE,
     PREEMPTED,
+    REACH,
     RUNNING,
     Event,
     Job,
@@ -428,7 +429,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     state.tokens += tokens
     _account(state.sums, tokens, cached, prefill, config.window)
     if prefill:
-        state.sums[9] += tokens * (request.prompt + tokens / 2)
+        state.sums[REACH] += tokens * (request.prompt + tokens / 2)
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:

@@ -113,32 +113,22 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
             of ``pinn.simulator.state``.
     """
     context, near = _read_contexts(sums)
-    decodes = sums[1] + sums[PADDING]
-    return step_formulas(
-        c, Sums(sums[0], decodes, sums[2], context, sums[4], sums[5], near, sums[7], sums[8])
-    )
+    return step_formulas(c, Sums(
+        sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8], sums[PADDING],
+    ))  # fmt: skip
 
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
     """Return the context tokens that decodes read from GPU memory, without hits in the L2 cache.
 
-    The first number is for full attention, the second for windowed attention. Each padding row
-    reads one token.
+    The first number is for full attention, the second for windowed attention.
     """
     context, near = sums[3], sums[6]
     if sums[REREAD] > 0:
         context -= sums[REREAD]
         near *= context / sums[3]
-    return context + sums[PADDING], near + sums[PADDING]
-
-
-@inner
-def _host_seconds(beta: np.ndarray, values: StepValues, sums: np.ndarray) -> float:
-    """Return the host's seconds on a step; it has no work on the rows that pad the batch."""
-    requests = sums[0] + sums[1]
-    counted = max(requests + sums[PADDING], 1.0)
-    return beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST] * requests / counted
+    return context, near
 
 
 # Hooks through which the loop calls the latency model. Each hook is a plain function for any Python
@@ -225,10 +215,9 @@ def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float) -> float:
     """Return the step time of a batch in seconds, by ``pinn.surrogate.step_features.step_time``."""
     values, beta = step_values(latency.costs, sums), latency.beta
-    counted = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
+    host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
     launching = _launching(beta, values)
-    gpu = _dot(beta, values) - counted - launching + shared_s
-    return _host_seconds(beta, values, sums) + max(launching, gpu)
+    return host + max(launching, _dot(beta, values) - host - launching + shared_s)
 
 
 @inner
@@ -239,29 +228,28 @@ def speculative_seconds(
 
     The step has the passes of the draft model, if there is one, and the pass that verifies drafts.
     """
-    decodes = sums[1] + sums[PADDING]
-    added = latency.tokens * decodes
+    added = latency.tokens * sums[1]
+    padding = sums[PADDING] * (1 + latency.tokens)
     context, near = _read_contexts(sums)
     verified = step_formulas(latency.costs, Sums(
-        sums[0], decodes + added, sums[2], context + added, sums[4], sums[5],
-        near + added, sums[7], sums[8],
+        sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
+        near + added, sums[7], sums[8], padding,
     ))  # fmt: skip
     once = step_values(latency.costs, sums)
-    host = _host_seconds(latency.beta, once, sums)
-    launching = _launching(latency.pass_beta, verified)
+    host, launching = _dot(latency.beta, once), _launching(latency.pass_beta, verified)
     passes = _dot(latency.pass_beta, verified) + shared_s
     if latency.passes == 0:
         return host + max(launching, passes - launching)
     first = step_formulas(latency.first, Sums(
-        sums[0], decodes, sums[2] + added, context + added, sums[4], sums[5],
-        near + added, sums[7], sums[8],
+        sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
+        near + added, sums[7], sums[8], padding,
     ))  # fmt: skip
     launching += _launching(latency.pass_beta, first)
     passes += _dot(latency.pass_beta, first)
     known, b = sums[4] + sums[2], latency.branches
     later = step_formulas(latency.later, Sums(
-        0.0, b * (sums[0] + decodes), 0.0, b * (context + known), 0.0, 0.0,
-        b * (near + sums[7] + sums[2]), 0.0, 0.0,
+        0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
+        b * (near + sums[7] + sums[2]), 0.0, 0.0, b * sums[PADDING],
     ))  # fmt: skip
     launching += (latency.passes - 1) * _launching(latency.pass_beta, later)
     passes += (latency.passes - 1) * _dot(latency.pass_beta, later)

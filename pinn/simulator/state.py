@@ -422,20 +422,16 @@ REREAD_TOKENS = "reread_tokens"
 #: Names of the batch sums that determine the experts' work, in the order of ``SUMS``.
 SHARED_SUMS = SUMS[:3]
 
-#: Name of the number of rows that pad a batch of decodes to the size of a CUDA graph.
-PADDING_ROWS = "padding_rows"
-
 #: Columns of a recorded step. Batch sums are taken from the slowest replica of the group. Sums with
 #: the prefix ``shared_`` are the experts' work for all replicas of the group, per replica.
 STEP_COLUMNS = (
     "start_s", "duration_s", "group", "requests", "tokens", "running", "waiting", "used_blocks",
-    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, PADDING_ROWS,
-    *(f"shared_{s}" for s in SHARED_SUMS),
+    "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, *(f"shared_{s}" for s in SHARED_SUMS),
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])
-#: Index of ``REREAD_TOKENS`` among the sums of a batch.
+#: Indices among the sums of a batch: rows of padding, ``PROMPT_REACH`` and ``REREAD_TOKENS``.
+PADDING = SUMS.index("padding")
+REACH = STEP_COLUMNS.index(PROMPT_REACH) - FIRST_SUM
 REREAD = STEP_COLUMNS.index(REREAD_TOKENS) - FIRST_SUM
-#: Index of ``PADDING_ROWS`` among the sums of a batch.
-PADDING = STEP_COLUMNS.index(PADDING_ROWS) - FIRST_SUM
 #: Index of the first of the ``SHARED_SUMS`` among ``STEP_COLUMNS``.
-FIRST_SHARED = STEP_COLUMNS.index(PADDING_ROWS) + 1
+FIRST_SHARED = STEP_COLUMNS.index(REREAD_TOKENS) + 1

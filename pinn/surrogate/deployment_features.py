@@ -16,7 +16,6 @@ sampler, host work between two draft passes, and eager launches of draft layers 
 A step is charged as if every decode had all its draft tokens; n-grams without a match have none.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
@@ -129,7 +128,8 @@ def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
     """
     added = sums.decode_requests * tokens
     more = (rows, "decode_context", "windowed_decode_context")
-    return replace(sums, **{name: getattr(sums, name) + added for name in more})
+    found = {name: getattr(sums, name) + added for name in more}
+    return replace(sums, **found, padding=sums.padding * (1 + tokens))
 
 
 def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
@@ -141,6 +141,7 @@ def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
         "decode_requests": branches * sums.requests,
         "decode_context": branches * (sums.decode_context + known),
         "windowed_decode_context": branches * (sums.windowed_decode_context + near),
+        "padding": branches * sums.padding,
     }
     return BatchSums(**(nothing | rows))
 
@@ -163,32 +164,23 @@ def deployment_features(
         deployment: Deployment that runs the steps.
         sums: Sums of batches in which a decode counts once, with any number of tokens to verify.
     """
-    costs, sizes = speculative_costs(deployment), deployment.recipe.graph_sizes
+    costs = speculative_costs(deployment)
     if costs is None:
-        return graph_features(step_costs([deployment]), sums, sizes)
-    rows = sums.padded(sizes)
-    verified = step_features(costs.verified, drafted_sums(rows, costs.tokens, "decode_requests"))
+        return step_features(step_costs([deployment]), sums)
+    verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
     # Host work per request counts once, however many of its tokens are verified.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
-    return verified + drafting_features(deployment, rows)
+    return verified + drafting_features(deployment, sums)
 
 
-def graph_features(
-    costs: StepCosts, sums: BatchSums, graph_sizes: Sequence[int]
-) -> Float[np.ndarray, "... features"]:
-    """Return the step features of batches that are padded to CUDA graph sizes.
-
-    The host has no work on the padding.
+def padded_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "... features"]:
+    """Return the step features of batches that the engine pads to CUDA graph sizes.
 
     Args:
-        costs: Costs of the deployments, broadcast against ``sums``.
-        sums: Sums of the batches without padding.
-        graph_sizes: Numbers of decodes for which graphs are captured; empty without padding.
+        deployment: Deployment that runs the steps.
+        sums: Sums of the batches without padding, as for :func:`deployment_features`.
     """
-    found = step_features(costs, sums.padded(graph_sizes))
-    if graph_sizes:
-        found[..., ONCE] = step_features(costs, sums)[..., ONCE]
-    return found
+    return deployment_features(deployment, sums.padded(deployment.recipe.graph_sizes))
 
 
 def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:

@@ -15,7 +15,7 @@ from pinn.physics.costs import StepCosts, step_costs
 from pinn.specs.batch import Batch
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.deployment_features import deployment_features, deployment_floor_seconds
+from pinn.surrogate.deployment_features import deployment_floor_seconds, padded_features
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.step_features import step_features, step_time
 
@@ -92,7 +92,7 @@ def batch_features(
 ) -> Float[np.ndarray, "batches features"]:
     """Return the step features of each batch as the engine runs it, with padding and drafts."""
     sums = sum_batches(batches, deployment.model.window_tokens)
-    return deployment_features(deployment, sums)
+    return padded_features(deployment, sums)
 
 
 def batch_floor_seconds(

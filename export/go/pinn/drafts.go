@@ -154,7 +154,9 @@ func (t *stepTimer) sums(s *Sums) [3]Sums {
 		DecodeContext:  t.branches * (all.DecodeContext + all.PrefillCached + all.PrefillTokens),
 		WindowedDecodeContext: t.branches *
 			(all.WindowedDecodeContext + all.WindowedPrefillCached + all.PrefillTokens),
+		padding: t.branches * all.padding,
 	}
+	all.padding *= 1 + t.tokens
 	drafted := all.DecodeRequests * t.tokens
 	all.DecodeContext += drafted
 	all.WindowedDecodeContext += drafted
