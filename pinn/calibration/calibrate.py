@@ -15,8 +15,8 @@ from pinn.measurements.traces.batches import each_sum
 from pinn.measurements.traces.interval_batches import IntervalBatches, temporal_split
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.physics.batch_sums import BatchSums
-from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import overlapped, step_features
+from pinn.surrogate.deployment_features import padded_features
+from pinn.surrogate.step_features import overlapped
 
 # Intervals between step starts, as rows that are linear in beta (seconds per unit of a feature).
 #
@@ -104,7 +104,7 @@ def read_intervals(
     cycles = traces.cycles.iloc[rows]
     steps = cycles["steps"].to_numpy(float)
     batches = IntervalBatches(traces, deployment).of(rows)
-    features = overlapped(step_features(step_costs([deployment]), batches.sums), beta)
+    features = overlapped(padded_features(deployment, batches.sums), beta)
 
     def mean(values: np.ndarray) -> np.ndarray:
         """Return the mean over each interval's steps of a value that is given per step."""

@@ -19,10 +19,10 @@ from pinn.calibration.requests import read_requests
 from pinn.engines.deployment import Deployment
 from pinn.measurements.traces.measured_steps import MeasuredSteps
 from pinn.measurements.traces.trace_tables import TraceTables
-from pinn.physics.costs import step_costs
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
+from pinn.surrogate.deployment_features import padded_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
 #: Minimum ratio of the mean numbers of requests per step in two halves of a trace at which the
 #: halves count as two loads, and minimum number of intervals of each half. Both are assumptions.
@@ -212,7 +212,7 @@ def measured_features(
     other one are 0.
     """
     sums = steps.sums(deployment.model.window_tokens)
-    return all_features(overlapped(step_features(step_costs([deployment]), sums), beta))
+    return all_features(overlapped(padded_features(deployment, sums), beta))
 
 
 def fit_steps(

@@ -18,14 +18,14 @@ from pinn.memory.kv_cache import kv_layout
 from pinn.memory.kv_layout import max_model_len
 from pinn.memory.logged_cache import logged_blocks
 from pinn.memory.startup_log import StartupLog
-from pinn.physics.costs import step_costs
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, specified
 from pinn.specs.gpu import list_gpus, load_gpu
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.model_variants import with_precision
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.step_features import step_features, step_time
+from pinn.surrogate.deployment_features import padded_features
+from pinn.surrogate.step_features import step_time
 
 # Checks before a fit. Each finding is a sentence: the measurement, the expectation, and the likely
 # mistake, such as a flag that would explain the data.
@@ -285,7 +285,7 @@ def check_traces(
     intervals = read_intervals(traces, deployment, base.beta[0])
 
     def ratio(other: Deployment) -> float:
-        features = step_features(step_costs([other]), intervals.sums)
+        features = padded_features(other, intervals.sums)
         predicted_s = step_time(features, coefficients_of(other).beta[0])
         return float(np.median(intervals.seconds / predicted_s))
 

@@ -17,8 +17,8 @@ from pinn.measurements.program.session import COLD, KNOWN, LEAST
 from pinn.memory.kv_cache import memory_fit
 from pinn.memory.kv_layout import max_model_len
 from pinn.physics.batch_sums import uniform_sums
-from pinn.physics.costs import step_costs
-from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
+from pinn.surrogate.deployment_features import padded_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
 # Assembly of the measuring program as one file, which needs only the standard library and the
 # engine.
@@ -173,7 +173,7 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta
              "prefill_cached")  # fmt: skip
     named = dict(zip(names, columns, strict=True))
     sums = uniform_sums(**named, window=deployment.model.window_tokens)
-    return overlapped(step_features(step_costs([deployment]), sums), beta)
+    return overlapped(padded_features(deployment, sums), beta)
 
 
 def load_features(

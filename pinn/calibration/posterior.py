@@ -16,7 +16,7 @@ from pinn.surrogate.coefficient_set import CoefficientSet
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.evidence import Evidence, file_evidence
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
-from pinn.surrogate.surrogate import batch_work
+from pinn.surrogate.surrogate import batch_features
 from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
 from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
@@ -154,7 +154,7 @@ def posterior_step_half_widths(
     """
     parsed = [parse_batch(text) for text in batches]
     known = prior_of_set(found)
-    features = overlapped(step_features(*batch_work(deployment, parsed)), known.beta)
+    features = overlapped(batch_features(deployment, parsed), known.beta)
     spread = known.spread(all_features(features))
     noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]
     return NORMAL_QUANTILE * np.hypot(spread, noise)

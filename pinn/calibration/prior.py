@@ -16,8 +16,8 @@ from pinn.physics.step_values import RAMP
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES, Coefficients
-from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
-from pinn.surrogate.surrogate import Surrogate, batch_work
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
+from pinn.surrogate.surrogate import Surrogate, batch_features
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
@@ -219,7 +219,7 @@ def checkpoint_prior(
     except PinnError as error:
         return assumed_prior(mean), str(error)
     own = np.array([found.coefficients[name] for name in NAMES]) / NORMAL_QUANTILE
-    steps = step_features(*batch_work(deployment, [parse_batch(text) for text in texts]))
+    steps = batch_features(deployment, [parse_batch(text) for text in texts])
     features = overlapped(steps, coefficients.beta[0])
     return assumed_prior(mean, own, KnownSteps(features, np.array(half) / NORMAL_QUANTILE)), None
 

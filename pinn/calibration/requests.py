@@ -31,9 +31,9 @@ from jaxtyping import Bool, Float, Int
 from pinn.engines.deployment import Deployment
 from pinn.measurements.traces.interval_batches import IntervalBatches, is_ahead
 from pinn.measurements.traces.trace_tables import TraceTables
-from pinn.physics.costs import step_costs
+from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.request_features import REQUEST_FEATURES, request_features
-from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
 PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
           "completion")  # fmt: skip
@@ -135,7 +135,7 @@ class _Steps:
     ) -> None:
         self.beta = beta
         self.budget = deployment.recipe.token_budget
-        self.costs = step_costs([deployment])
+        self.deployment = deployment
         self.batches = IntervalBatches(traces, deployment)
 
     def of_prompts(self, table: pd.DataFrame) -> Float[np.ndarray, "requests step_features"]:
@@ -178,7 +178,7 @@ class _Steps:
         other one are 0.
         """
         sums, known = self.batches.at(segment, step)
-        waited_for = overlapped(step_features(self.costs, sums), self.beta)
+        waited_for = overlapped(padded_features(self.deployment, sums), self.beta)
         features = np.where(known[:, None], waited_for, np.nan)
         return features, np.where(known, sums.decode_requests, np.nan)
 

@@ -18,10 +18,10 @@ from pinn.measurements.deployments.measured import measured_deployments
 from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.measurements.runs.public import PublicSteps, read_public_runs, read_public_steps
 from pinn.measurements.runs.whole_steps import MeasuredSteps, read_whole_steps
-from pinn.physics.costs import step_costs
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.checkpoint import load_checkpoint
-from pinn.surrogate.step_features import step_features, step_time
+from pinn.surrogate.deployment_features import padded_features
+from pinn.surrogate.step_features import step_time
 from pinn.training.data.engine_deployments import (
     APART,
     read_dense_campaign,
@@ -224,7 +224,7 @@ def step_rows(steps: PublicSteps, of: HeldOut) -> pd.DataFrame:
     """Return measured and predicted times of one deployment's steps, as scorecard rows."""
     one = steps.measured
     sums = one.batches.sums(one.deployment.model.window_tokens)
-    features = step_features(step_costs([one.deployment]), sums)
+    features = padded_features(one.deployment, sums)
     return pd.DataFrame(
         {
             "group": f"{steps.source()}: {one.deployment.model.name}",

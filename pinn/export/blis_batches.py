@@ -66,7 +66,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
     # cached tokens, so t = S.
     reach = 1.5 * sums.prefill_tokens**2 / np.maximum(sums.prefill_requests, 1)
     found, model = BlisSums.of(sums, sums.decode_context, reach), blis_model(deployment)
-    seconds = step_time(speculation.deployment_features(deployment, sums), latency.beta)
+    seconds = step_time(speculation.padded_features(deployment, sums), latency.beta)
     return Timed(blis_features(model, found.scaled(model.data_parallel)), seconds / MICROSECOND)
 
 

@@ -18,10 +18,11 @@ from pinn.export.table import coefficient_columns
 from pinn.memory import kv_cache
 from pinn.memory.kv_cache import MemoryFit
 from pinn.physics import batch_sums, step_values
-from pinn.physics.costs import step_costs
+from pinn.physics.costs import StepCosts, step_costs
 from pinn.specs.batch import parse_batch
 from pinn.surrogate import surrogate
 from pinn.surrogate.batch_marks import marks_of_each
+from pinn.surrogate.step_features import step_features, step_time
 from pinn.surrogate.uncertainty.distance import served_gpus
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
 from pinn.surrogate.uncertainty.training_space import training_space
@@ -204,6 +205,24 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
     return [deployment for _, deployment in kinds.values()], np.array(place, np.int64)
 
 
+#: A model's attention window in tokens, None without one, and the sizes of an engine's CUDA graphs.
+_Padding: TypeAlias = tuple[int | None, tuple[int, ...]]
+
+
+def _padded_alike(
+    deployments: Sequence[Deployment],
+) -> dict[_Padding, tuple[list[int], StepCosts]]:
+    """Return the rows, and their costs, of each window and graph sizes; none that draft tokens."""
+    rows: dict[_Padding, list[int]] = {}
+    for row, each in enumerate(deployments):
+        if each.recipe.speculation is None:
+            key = each.model.window_tokens, each.recipe.graph_sizes
+            rows.setdefault(key, []).append(row)
+    return {
+        key: (mine, step_costs([deployments[row] for row in mine])) for key, mine in rows.items()
+    }
+
+
 def _batch_columns(
     beta: np.ndarray,
     deployments: Sequence[Deployment],
@@ -213,19 +232,17 @@ def _batch_columns(
 ) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     widths = None if halves is None else [halves(each) for each in deployments]
-    plain = np.array([d.recipe.speculation is None for d in deployments], bool)
-    costs = step_costs([d for d, is_plain in zip(deployments, plain, strict=True) if is_plain])
-    windows = np.array([d.model.window_tokens or np.inf for d in deployments])[plain]
+    drafting = [row for row, d in enumerate(deployments) if d.recipe.speculation]
+    groups = _padded_alike(deployments)
     for text in batches:
         batch = parse_batch(text)
         seconds, floors = np.empty(len(deployments)), np.empty(len(deployments))
-        for window in np.unique(windows):
-            alike = np.flatnonzero(windows == window)
-            rows = np.flatnonzero(plain)[alike]
-            sums, own = batch_sums.sum_batches([batch], window), costs.take(alike)
-            seconds[rows] = surrogate.step_seconds(beta[rows], own, sums)
-            floors[rows] = step_values.floor_seconds(own, sums)
-        for row in np.flatnonzero(~plain).tolist():
+        for (window, sizes), (rows, costs) in groups.items():
+            sums = batch_sums.sum_batches([batch], window)
+            features = step_features(costs, sums.padded(sizes))
+            seconds[rows] = step_time(features, beta[rows])
+            floors[rows] = step_values.floor_seconds(costs, sums)
+        for row in drafting:
             seconds[row] = surrogate.batch_seconds(beta[row], deployments[row], [batch])[0]
             floors[row] = surrogate.batch_floor_seconds(deployments[row], [batch])[0]
         columns[f"step_time_us: {text}"] = seconds / MICROSECOND

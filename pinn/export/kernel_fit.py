@@ -14,7 +14,7 @@ from pinn.memory.kv_layout import max_model_len
 from pinn.physics.batch_sums import BatchSums, sum_batches
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
-from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import step_time
 
 #: Maximum number of prompts in a batch, and minimum prompt and context length in tokens.
@@ -83,7 +83,7 @@ def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) ->
 
 def step_seconds(latency: LinearLatency, sums: BatchSums) -> Seconds:
     """Return the surrogate's step times of batches, in seconds."""
-    return step_time(deployment_features(latency.deployment, sums), latency.beta)
+    return step_time(padded_features(latency.deployment, sums), latency.beta)
 
 
 def project_law(latency: LinearLatency, worst: float) -> KernelLaw:

@@ -195,7 +195,7 @@ def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, An
     (deployment,) = configured.deployments
     free, rates = featurize([deployment])
     sums = batch_sums.sum_batches([parse_batch(batch)], deployment.model.window_tokens)
-    features = speculation.deployment_features(deployment, sums)
+    features = speculation.padded_features(deployment, sums)
     (seconds,) = step.step_time(features, configured.coefficients.beta).tolist()
     found = {
         "configuration": configured.configurations[0],

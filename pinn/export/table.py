@@ -54,10 +54,11 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
     """Return the columns that describe configurations: model, GPU, precision and engine flags.
 
     ``max_model_len`` is always a number: the model's own maximum if the flag is not set.
-    ``window_tokens`` is the window of the layers with windowed attention, null if there are none.
-    ``gpu_cache_tokens`` is the number of tokens whose keys and values of one head fit in the GPU's
-    cache. ``model_aliases`` and ``gpu_aliases`` are other names of model and GPU, separated by
-    ``|``.
+    ``graph_sizes`` has the numbers of decodes for which CUDA graphs are captured, separated by
+    commas, null without padding. ``window_tokens`` is the window of the layers with windowed
+    attention, null if there are none. ``gpu_cache_tokens`` is the number of tokens whose keys and
+    values of one head fit in the GPU's cache. ``model_aliases`` and ``gpu_aliases`` are other names
+    of model and GPU, separated by ``|``.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
     found: dict[str, list[object]] = {
@@ -69,6 +70,8 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
     }
     flags = [serving_values(d) for d in configured.deployments]
     found |= {name: [row[name] for row in flags] for name in _SERVING}
+    sizes = [d.recipe.graph_sizes for d in configured.deployments]
+    found["graph_sizes"] = [",".join(map(str, each)) or None for each in sizes]
     found["window_tokens"] = [d.model.window_tokens for d in configured.deployments]
     found["gpu_cache_tokens"] = [gpu_cache_tokens(d) for d in configured.deployments]
     return found
@@ -129,7 +132,7 @@ def export_table(
         intervals: Intervals as ``pinn.export.configured.find_intervals`` returns them.
     """
     n = len(configured)
-    types = {"precision": pa.string(), "window_tokens": pa.int64()}
+    types = {"precision": pa.string(), "graph_sizes": pa.string(), "window_tokens": pa.int64()}
     columns: dict[str, object] = {"format": [FORMAT] * n, "version": [VERSION] * n}
     for name, values in configuration_columns(configured).items():
         columns[name] = pa.array(values, types.get(name))

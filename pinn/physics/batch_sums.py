@@ -37,6 +37,8 @@ class BatchSums:
         windowed_decode_context: Number of keys counted by ``decode_context`` within the window.
         windowed_prefill_cached: Number of keys counted by ``prefill_cached`` within the window.
         windowed_prefill_pairs: Number of pairs counted by ``prefill_pairs`` within the window.
+        padding: Number of rows that pad a batch of decodes to the size of a CUDA graph. The layers
+            compute them like tokens; sampler and host have no work on them.
     """
 
     prefill_requests: Counts
@@ -48,11 +50,12 @@ class BatchSums:
     windowed_decode_context: Counts
     windowed_prefill_cached: Counts
     windowed_prefill_pairs: Counts
+    padding: Counts
 
     @cached_property
     def tokens(self) -> Counts:
-        """Return the number of new tokens of each batch, which pass through all layers."""
-        return self.prefill_tokens + self.decode_requests
+        """Return the number of rows of each batch that pass through all layers."""
+        return self.prefill_tokens + self.decode_requests + self.padding
 
     @cached_property
     def requests(self) -> Counts:
@@ -66,6 +69,23 @@ class BatchSums:
         share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
         windowed = self.windowed_decode_context * share
         return replace(self, decode_context=context, windowed_decode_context=windowed)
+
+    def padded(self, graph_sizes: Sequence[int]) -> BatchSums:
+        """Return the sums with each batch padded to the next CUDA graph size.
+
+        A batch of decodes replays the smallest graph that has a row for each of them. Batches with
+        prompts, and batches larger than the largest graph, are not padded.
+
+        Args:
+            graph_sizes: Numbers of decodes for which graphs are captured, in ascending order; empty
+                without padding.
+        """
+        if not graph_sizes:
+            return self
+        sizes, decodes = np.array(graph_sizes, dtype=np.float64), self.decode_requests
+        size = sizes[np.minimum(np.searchsorted(sizes, decodes), len(sizes) - 1)]
+        replays = (decodes > 0) & (self.prefill_requests == 0)
+        return replace(self, padding=np.where(replays, np.maximum(size - decodes, 0.0), 0.0))
 
     def reshape(self, *shape: int) -> BatchSums:
         """Return the sums with every field reshaped to ``shape``."""
@@ -127,6 +147,7 @@ def uniform_sums(
         windowed_decode_context=decodes * np.minimum(context + 1, limit),
         windowed_prefill_cached=chunks * np.minimum(cached, limit),
         windowed_prefill_pairs=chunks * causal_pairs(new, cached, limit),
+        padding=np.zeros_like(decodes),
     )
 
 

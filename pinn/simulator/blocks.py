@@ -9,6 +9,7 @@ from pinn.simulator.state import (
     BY_JOB,
     DONE,
     PREEMPTED,
+    REACH,
     RUNNING,
     Event,
     Job,
@@ -428,7 +429,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
     state.tokens += tokens
     _account(state.sums, tokens, cached, prefill, config.window)
     if prefill:
-        state.sums[9] += tokens * (request.prompt + tokens / 2)
+        state.sums[REACH] += tokens * (request.prompt + tokens / 2)
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
@@ -458,19 +459,16 @@ def _pairs(tokens: int, window: int) -> float:
     return inside * (inside + 1) / 2 + (tokens - inside) * inside
 
 
-def round_up_decodes(engine: Engine, replica: int) -> None:
-    """Pad a decode-only batch with one-token requests to the batch size of the next CUDA graph.
+def padding_rows(engine: Engine, replica: int) -> float:
+    """Return the rows that pad a replica's batch of decodes to the size of the next CUDA graph.
 
-    A batch larger than the largest graph (setting ``graph_requests``) is not padded.
+    Batches with prompts, and batches larger than the largest graph, are not padded.
     """
-    state = engine.replicas[replica]
-    sums, added = state.sums, 0
-    if sums[0] == 0:
-        added = engine.graph_size[int(sums[1])] - int(sums[1])
-    state.padding = added
-    sums[1] += added
-    sums[3] += added
-    sums[6] += added
+    sums = engine.replicas[replica].sums
+    if sums[0] > 0:
+        return 0.0
+    decodes = int(sums[1])
+    return float(engine.graph_size[decodes] - decodes)
 
 
 compiled_inside(__name__)

@@ -14,7 +14,7 @@ from pinn.simulator.compiler import compiled_as, inner
 from pinn.simulator.engine import Engine
 from pinn.simulator.latency_model import LatencyModel
 from pinn.simulator.prefill_first import schedule_apart
-from pinn.simulator.state import REREAD, SHARED_SUMS
+from pinn.simulator.state import PADDING, REREAD, SHARED_SUMS
 from pinn.simulator.step_formulas import StepValues, Sums, step_formulas
 from pinn.specs.batch import Batch
 from pinn.specs.request_media import items_begun
@@ -113,9 +113,9 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
             of ``pinn.simulator.state``.
     """
     context, near = _read_contexts(sums)
-    return step_formulas(
-        c, Sums(sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8])
-    )
+    return step_formulas(c, Sums(
+        sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8], sums[PADDING],
+    ))  # fmt: skip
 
 
 @inner
@@ -145,11 +145,10 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: 
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
     rows = [engine.entries[replica, column, i] for i in range(engine.batches[replica, column].size)]
-    added = engine.replicas[replica].padding
     batch = Batch(
-        (*(row.new for row in rows), *(1,) * added),
-        (*(row.cached for row in rows), *(0,) * added),
-        (*(bool(row.prefill) for row in rows), *(False,) * added),
+        tuple(row.new for row in rows),
+        tuple(row.cached for row in rows),
+        tuple(bool(row.prefill) for row in rows),
         float(engine.replicas[replica].sums[REREAD]),
     )
     if engine.config.shares_experts and hasattr(latency, "own_step_time"):
@@ -230,10 +229,11 @@ def speculative_seconds(
     The step has the passes of the draft model, if there is one, and the pass that verifies drafts.
     """
     added = latency.tokens * sums[1]
+    padding = sums[PADDING] * (1 + latency.tokens)
     context, near = _read_contexts(sums)
     verified = step_formulas(latency.costs, Sums(
         sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
-        near + added, sums[7], sums[8],
+        near + added, sums[7], sums[8], padding,
     ))  # fmt: skip
     once = step_values(latency.costs, sums)
     host, launching = _dot(latency.beta, once), _launching(latency.pass_beta, verified)
@@ -242,14 +242,14 @@ def speculative_seconds(
         return host + max(launching, passes - launching)
     first = step_formulas(latency.first, Sums(
         sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
-        near + added, sums[7], sums[8],
+        near + added, sums[7], sums[8], padding,
     ))  # fmt: skip
     launching += _launching(latency.pass_beta, first)
     passes += _dot(latency.pass_beta, first)
     known, b = sums[4] + sums[2], latency.branches
     later = step_formulas(latency.later, Sums(
         0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
-        b * (near + sums[7] + sums[2]), 0.0, 0.0,
+        b * (near + sums[7] + sums[2]), 0.0, 0.0, b * sums[PADDING],
     ))  # fmt: skip
     launching += (latency.passes - 1) * _launching(latency.pass_beta, later)
     passes += (latency.passes - 1) * _dot(latency.pass_beta, later)

@@ -108,7 +108,7 @@ class LinearLatency:
 
     def _features(self, batches: Sequence[Batch]) -> Float[np.ndarray, "batches features"]:
         sums = batch_sums.sum_batches(batches, self.deployment.model.window_tokens)
-        return speculation.deployment_features(self.deployment, sums)
+        return speculation.padded_features(self.deployment, sums)
 
     def _seconds(
         self, batches: Sequence[Batch], features: np.ndarray, shared_s: float = 0.0

@@ -23,6 +23,7 @@ from pinn.physics.step_values import RAMP
 from pinn.simulator.client import first_of, group_of, replicas_of
 from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Config, Engine
+from pinn.simulator.state import PADDING
 
 #: Batch sums that ranks share: prompts, decodes and prompt tokens (``state.SHARED_SUMS``).
 _PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
@@ -39,21 +40,24 @@ def share_work(engine: Engine, group: int) -> None:
         shared[i] = 0.0
     for replica in replicas_of(engine, group):
         sums = engine.replicas[replica].sums
-        tokens = sums[_PROMPT_TOKENS] + sums[_DECODES] * (1 + config.drafts)
+        decodes = sums[_DECODES] + sums[PADDING]
+        tokens = sums[_PROMPT_TOKENS] + decodes * (1 + config.drafts)
         for i in range(3):
             shared[i] += sums[i]
+        shared[_DECODES] += sums[PADDING]
         if tokens == 0:
             shared[_DECODES] += 1
         if tokens > most:
             largest, most = replica, tokens
-        eager = max(eager, _eager_share(config, sums[_PROMPT_TOKENS], sums[_DECODES], tokens))
+        eager = max(eager, _eager_share(config, sums[_PROMPT_TOKENS], decodes, tokens))
         ranks += 1
     if config.pads_eager_ranks and config.graph_tokens > 0:
         eager = 0.0
     fullest = engine.replicas[largest].sums
     for i in range(3):
         mean = shared[i] / ranks
-        shared[i] = mean + (1.0 - eager) * (fullest[i] - mean)
+        most = fullest[i] + (fullest[PADDING] if i == _DECODES else 0.0)
+        shared[i] = mean + (1.0 - eager) * (most - mean)
 
 
 def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: float) -> float:

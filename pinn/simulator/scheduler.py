@@ -22,6 +22,7 @@ from pinn.simulator.state import (
     BY_STEP,
     DECODES,
     LOADING,
+    PADDING,
     REREAD,
     WAITING,
     Replica,
@@ -54,7 +55,7 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
         if config.tier > 0:
             offloading.plan(engine, replica)
     sums[REREAD] = _reread_tokens(engine, replica, sums[1], sums[3])
-    blocks.round_up_decodes(engine, replica)
+    sums[PADDING] = blocks.padding_rows(engine, replica)
     return state.tokens
 
 

@@ -17,7 +17,7 @@ I4: TypeAlias = Annotated[int, "i4"]
 I8: TypeAlias = Annotated[int, "i8"]
 F8: TypeAlias = Annotated[float, "f8"]
 Work: TypeAlias = Annotated[np.ndarray, "f8", 3]
-Sums: TypeAlias = Annotated[np.ndarray, "f8", 11]
+Sums: TypeAlias = Annotated[np.ndarray, "f8", 12]
 Pair: TypeAlias = Annotated[np.ndarray, "i4", 2]
 
 #: Type variable for a record type.
@@ -197,7 +197,6 @@ class Replica:
     has_chunks: I8  # 1 if the batch computes prompt tokens before a prompt's last token
     unserved: I8  # 1 if the last scheduler call with room for prompts left prompts waiting
     since_prompts: I8  # number of batches since the last batch with prompt chunks
-    padding: I8  # number of padding rows up to the CUDA graph's batch size
     # State of schedules with separate prefill steps, as in ``sglang/srt/managers/scheduler.py``.
     chunked: I8  # request with a partly computed prompt (chunked_req), or -1
     full: I8  # 1 if no request may join the running batch (running_batch.batch_is_full)
@@ -431,7 +430,9 @@ STEP_COLUMNS = (
     "new", "preempted", *SUMS, PROMPT_REACH, REREAD_TOKENS, *(f"shared_{s}" for s in SHARED_SUMS),
 )  # fmt: skip
 FIRST_SUM = STEP_COLUMNS.index(SUMS[0])
-#: Index of ``REREAD_TOKENS`` among the sums of a batch.
+#: Indices among the sums of a batch: rows of padding, ``PROMPT_REACH`` and ``REREAD_TOKENS``.
+PADDING = SUMS.index("padding")
+REACH = STEP_COLUMNS.index(PROMPT_REACH) - FIRST_SUM
 REREAD = STEP_COLUMNS.index(REREAD_TOKENS) - FIRST_SUM
 #: Index of the first of the ``SHARED_SUMS`` among ``STEP_COLUMNS``.
 FIRST_SHARED = STEP_COLUMNS.index(REREAD_TOKENS) + 1

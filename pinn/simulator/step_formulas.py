@@ -17,6 +17,7 @@ from pinn.simulator.compiler import inner
 Sums = namedtuple("Sums", (
     "prefill_requests", "decode_requests", "prefill_tokens", "decode_context", "prefill_cached",
     "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",
+    "padding",
 ))  # fmt: skip
 #: Step features that compiled code computes, by their names in ``STEP_FEATURES``.
 StepValues = namedtuple("StepValues", (
@@ -33,7 +34,7 @@ StepValues = namedtuple("StepValues", (
 @inner
 def step_formulas(c: np.record, sums: Sums) -> StepValues:
     """Return the step features of one batch from the costs ``c`` and the batch's sums."""
-    tokens = sums.prefill_tokens + sums.decode_requests
+    tokens = sums.prefill_tokens + sums.decode_requests + sums.padding
     busy = 1.0 if tokens > 0.0 else 0.0
     requests = sums.prefill_requests + sums.decode_requests
     gemm_compute_s = c.gemm_token_s * tokens + c.head_sequence_s * requests

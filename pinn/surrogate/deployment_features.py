@@ -128,7 +128,8 @@ def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
     """
     added = sums.decode_requests * tokens
     more = (rows, "decode_context", "windowed_decode_context")
-    return replace(sums, **{name: getattr(sums, name) + added for name in more})
+    found = {name: getattr(sums, name) + added for name in more}
+    return replace(sums, **found, padding=sums.padding * (1 + tokens))
 
 
 def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
@@ -140,6 +141,7 @@ def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
         "decode_requests": branches * sums.requests,
         "decode_context": branches * (sums.decode_context + known),
         "windowed_decode_context": branches * (sums.windowed_decode_context + near),
+        "padding": branches * sums.padding,
     }
     return BatchSums(**(nothing | rows))
 
@@ -169,6 +171,16 @@ def deployment_features(
     # Host work per request counts once, however many of its tokens are verified.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
     return verified + drafting_features(deployment, sums)
+
+
+def padded_features(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "... features"]:
+    """Return the step features of batches that the engine pads to CUDA graph sizes.
+
+    Args:
+        deployment: Deployment that runs the steps.
+        sums: Sums of the batches without padding, as for :func:`deployment_features`.
+    """
+    return deployment_features(deployment, sums.padded(deployment.recipe.graph_sizes))
 
 
 def deployment_floor_seconds(deployment: Deployment, sums: BatchSums) -> Float[np.ndarray, "..."]:

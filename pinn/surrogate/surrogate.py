@@ -15,7 +15,7 @@ from pinn.physics.costs import StepCosts, step_costs
 from pinn.specs.batch import Batch
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint
 from pinn.surrogate.coefficients import Coefficients
-from pinn.surrogate.deployment_features import deployment_features, deployment_floor_seconds
+from pinn.surrogate.deployment_features import deployment_floor_seconds, padded_features
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.step_features import step_features, step_time
 
@@ -84,8 +84,15 @@ def batch_seconds(
     beta: Float[np.ndarray, " features"], deployment: Deployment, batches: Sequence[Batch]
 ) -> Float[np.ndarray, " batches"]:
     """Return the step time of each batch in seconds, including drafting and verifying."""
+    return step_time(batch_features(deployment, batches), beta)
+
+
+def batch_features(
+    deployment: Deployment, batches: Sequence[Batch]
+) -> Float[np.ndarray, "batches features"]:
+    """Return the step features of each batch as the engine runs it, with padding and drafts."""
     sums = sum_batches(batches, deployment.model.window_tokens)
-    return step_time(deployment_features(deployment, sums), beta)
+    return padded_features(deployment, sums)
 
 
 def batch_floor_seconds(

@@ -55,6 +55,24 @@ def test_batches_of_alike_requests_sum_like_any_other(decodes, context, chunks, 
         assert value[0] == pytest.approx(getattr(alike, name)[0], rel=1e-12)
 
 
+def test_decodes_are_padded_to_the_next_graph_by_hand():
+    several = [Batch.decode(n, 10) for n in (1, 3, 4, 5, 9)] + [Batch()]
+    sums = sum_batches(several).padded((1, 2, 4, 8))
+    assert sums.padding.tolist() == [0, 1, 0, 3, 0, 0]
+    assert sums.tokens.tolist() == [1, 4, 4, 8, 9, 0]
+    assert sums.requests.tolist() == [1, 3, 4, 5, 9, 0]
+    mixed = sum_batches([Batch.decode(3, 10) + Batch.prefill(1, 2)])
+    for name, value in vars(mixed.padded((4, 8))).items():
+        assert value == getattr(mixed, name)
+
+
+@given(st.lists(batches(), min_size=1, max_size=3), st.sets(st.integers(1, 60)))
+def test_a_padded_batch_stays_as_it_is_when_padded_again(several, sizes):
+    once = sum_batches(several).padded(sorted(sizes))
+    for name, value in vars(once.padded(sorted(sizes))).items():
+        assert (value == getattr(once, name)).all()
+
+
 @given(st.lists(batches(), max_size=3))
 def test_sums_of_several_batches_are_those_of_each(several):
     together = sum_batches([*several, Batch()], window=77)

@@ -114,7 +114,7 @@ def test_trtllm_fuses_whole_prompts_with_room_for_whole_outputs():
     assert batches == [
         ["6@0", "9@0"],  # the third prompt does not fit whole
         ["1@6", "1@9", "5@0"],  # no block is left for the fourth
-        ["1@7", "1@10", "1@5", "1@0"],  # three decodes in a graph of four; the second ends
+        ["1@7", "1@10", "1@5"],  # the second ends
         ["1@8", "1@6", "3@0"],  # the fifth, of 14 tokens, does not fit beside them
         ["1@7", "1@3", "14@0"],
         ["1@8", "1@14", "2@0"],
@@ -146,7 +146,7 @@ def test_trtllm_lets_prompts_wait_for_more_of_them_while_decodes_go_on():
         ["1@6"],
         ["1@7"],  # and the third with it
         ["1@8", "2@0", "3@0"],
-        ["1@9", "1@2", "1@3", "1@0"],  # three decodes in a graph of four; the third ends
+        ["1@9", "1@2", "1@3"],  # the third ends
         ["1@10", "1@3", "13@0"],  # 15 tokens, worth a step at once
         ["1@11", "1@13"],
         ["1@12", "1@14"],

@@ -25,10 +25,13 @@ from pinn.simulator.hooks import (
     step_coefficients,
     step_values,
 )
+from pinn.simulator.linear_latency import LinearLatency
+from pinn.simulator.simulate import simulate
 from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
 from pinn.simulator.step_formulas import Sums
+from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES, request_features
-from pinn.surrogate.step_features import STEP_FEATURES, step_features
+from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
 
 
 @compiled
@@ -57,6 +60,23 @@ def test_step_features_are_equal(deployment, batch, reread):
     for got in (step_values(cost_numbers(costs), row), _compiled_values(cost_numbers(costs), row)):
         for name, value in expected.items():
             assert getattr(got, name) == pytest.approx(value, rel=1e-12, abs=1e-300), name
+
+
+@pytest.mark.parametrize("decodes", [3, 9, 41])
+@pytest.mark.parametrize("flags", [{}, {"async_scheduling": False}, {"engine": "sglang"}], ids=str)
+def test_padded_steps_take_as_long_in_the_simulator_as_predicted(decodes, flags):
+    sizes = {"max_num_seqs": 64, "max_num_batched_tokens": 512}
+    deployment = simulator_helpers.deployment(**sizes, **flags)
+    beta = np.random.default_rng(decodes).uniform(0.5, 2.0, len(STEP_FEATURES))
+    latency = LinearLatency(deployment, beta, np.zeros(len(REQUEST_FEATURES)))
+    run = simulate(deployment, simulator_helpers.load([5] * decodes, [20] * decodes), latency)
+    sums = run.steps.sums
+    predicted_s = step_time(deployment_features(deployment, sums), beta)
+    np.testing.assert_allclose(run.steps["duration_s"], predicted_s, rtol=1e-12)
+    unpadded_s = step_time(step_features(step_costs([deployment]), sums), beta)
+    alone = (sums.prefill_requests == 0) & (sums.decode_requests == decodes)
+    assert alone.any()
+    assert (predicted_s[alone] > unpadded_s[alone]).all()
 
 
 def test_step_features_are_equal_for_any_costs():

@@ -82,6 +82,7 @@ func (d *Drafts) check() error {
 // draft over the same tokens, and further ones; without it, one pass.
 type stepTimer struct {
 	tokens, branches int64 // of Drafts; 0 without speculative decoding
+	graphSizes       []int64
 	passes           [3]*pass
 	times            [3]float64
 	step, request    float64 // seconds of the host's work per step and per request, however many passes
@@ -89,9 +90,10 @@ type stepTimer struct {
 
 func newStepTimer(row *Row, beta StepValues, kept int) *stepTimer {
 	t := &stepTimer{
-		times:   [3]float64{1},
-		step:    beta.Step * (1 + hiddenStep*row.Costs.WaitsForHost),
-		request: beta.Request * (1 + hiddenRequest*row.Costs.WaitsForHost),
+		times:      [3]float64{1},
+		graphSizes: row.GraphSizes,
+		step:       beta.Step * (1 + hiddenStep*row.Costs.WaitsForHost),
+		request:    beta.Request * (1 + hiddenRequest*row.Costs.WaitsForHost),
 	}
 	d := row.Drafts
 	if d == nil {
@@ -125,10 +127,11 @@ func (t *stepTimer) seconds(s *Sums) float64 {
 	if s.PrefillTokens+s.DecodeRequests > 0 {
 		host += t.step
 	}
+	rows := s.padded(t.graphSizes)
 	if t.tokens == 0 {
-		return host + larger(t.passes[0].launching(s), t.passes[0].gpu(s))
+		return host + larger(t.passes[0].launching(&rows), t.passes[0].gpu(&rows))
 	}
-	launching, gpu, sums := 0.0, 0.0, t.sums(s)
+	launching, gpu, sums := 0.0, 0.0, t.sums(&rows)
 	for i, times := range t.times {
 		if times > 0 {
 			launching += times * t.passes[i].launching(&sums[i])
@@ -151,7 +154,9 @@ func (t *stepTimer) sums(s *Sums) [3]Sums {
 		DecodeContext:  t.branches * (all.DecodeContext + all.PrefillCached + all.PrefillTokens),
 		WindowedDecodeContext: t.branches *
 			(all.WindowedDecodeContext + all.WindowedPrefillCached + all.PrefillTokens),
+		padding: t.branches * all.padding,
 	}
+	all.padding *= 1 + t.tokens
 	drafted := all.DecodeRequests * t.tokens
 	all.DecodeContext += drafted
 	all.WindowedDecodeContext += drafted

@@ -172,6 +172,9 @@ func checkColumns(cells map[string]string) error {
 			missing = append(missing, column)
 		}
 	}
+	if _, found := cells[graphSizes]; !found {
+		missing = append(missing, graphSizes)
+	}
 	if len(missing) > 0 {
 		slices.Sort(missing)
 		return fmt.Errorf("columns are missing: %s; export the table again with this version of pinn",

@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// graphSizes is the column of Row.GraphSizes.
+const graphSizes = "graph_sizes"
+
 // Row is one configuration: its flags, its coefficients and its datasheet costs, in seconds.
 type Row struct {
 	// Config has the columns that describe the row (model, gpu, precision, the engine's flags and
@@ -26,6 +29,7 @@ type Row struct {
 	BetaLow, BetaHigh   StepValues
 	AlphaLow, AlphaHigh RequestValues
 
+	GraphSizes     []int64 // decodes for which CUDA graphs are captured, ascending; a batch is padded to the next
 	WindowTokens   int64   // attention window of the windowed layers; 0 without one
 	GPUCacheTokens float64 // tokens whose keys and values of one head the GPU's cache holds; 0: unknown
 	PrefixCaching  bool
@@ -106,11 +110,30 @@ func (r *Row) readConfig() (err error) {
 	if r.WindowTokens, err = r.whole("window_tokens"); err != nil {
 		return err
 	}
+	if err := r.readGraphSizes(); err != nil {
+		return err
+	}
 	prefixes := r.Config["enable_prefix_caching"]
 	if r.PrefixCaching = prefixes == "true"; !r.PrefixCaching && prefixes != "false" {
 		return refused("enable_prefix_caching", "true or false", prefixes)
 	}
 	return r.readDrafts()
+}
+
+// readGraphSizes sets the sizes of CUDA graphs, none for an empty cell.
+func (r *Row) readGraphSizes() error {
+	text := r.Config[graphSizes]
+	if text == "" {
+		return nil
+	}
+	for _, word := range strings.Split(text, ",") {
+		size, err := strconv.ParseInt(word, 10, 32)
+		if err != nil || size < 1 || len(r.GraphSizes) > 0 && size <= r.GraphSizes[len(r.GraphSizes)-1] {
+			return refused(graphSizes, "ascending numbers of decodes with commas between them", text)
+		}
+		r.GraphSizes = append(r.GraphSizes, size)
+	}
+	return nil
 }
 
 // whole returns a column of Config as a whole number, 0 for an empty cell.

@@ -44,7 +44,7 @@ func (p *pass) launching(s *Sums) float64 {
 // gpu returns the seconds of the GPU's work: the sum of beta times the features of a batch, without
 // launching and the host's.
 func (p *pass) gpu(s *Sums) float64 {
-	tokens := s.PrefillTokens + s.DecodeRequests
+	tokens := s.rows()
 	if uint64(tokens) < uint64(len(p.byTokens)) {
 		return p.byTokens[tokens] + p.requestSeconds(s)
 	}
@@ -95,7 +95,7 @@ func (p *pass) expertSeconds(tokens float64) float64 {
 // requestSeconds returns the part of the sum that depends on the requests.
 func (p *pass) requestSeconds(s *Sums) float64 {
 	b, c := &p.beta, &p.costs
-	tokens := float64(s.PrefillTokens + s.DecodeRequests)
+	tokens := float64(s.rows())
 	requests := float64(s.PrefillRequests + s.DecodeRequests)
 	perRequest := b.Sampling*c.SampledRequest + b.GEMMCompute*c.HeadSequence
 	gemm := c.GEMMToken*tokens + c.HeadSequence*requests
@@ -125,7 +125,7 @@ func (p *pass) requestSeconds(s *Sums) float64 {
 // Graphs with a limit of requests are of decodes alone.
 func (c *Costs) launchedShare(s *Sums) float64 {
 	prompts, decodes := float64(s.PrefillTokens), float64(s.DecodeRequests)
-	tokens := prompts + decodes
+	tokens := float64(s.rows())
 	switch {
 	case c.GraphTokens <= 0:
 		return smaller(tokens, 1)

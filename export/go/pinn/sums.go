@@ -1,5 +1,7 @@
 package pinn
 
+import "slices"
+
 // Request is what a simulator knows of a request when a step begins.
 type Request struct {
 	ProgressIndex int64 // tokens, of prompt and output, whose keys and values are cached
@@ -23,7 +25,8 @@ type Sums struct {
 	WindowedPrefillCached int64
 	WindowedPrefillPairs  int64
 
-	window int64 // 0 for none
+	window  int64 // 0 for none
+	padding int64 // rows that pad a batch of decodes to the size of a CUDA graph
 }
 
 // Add counts a request: a prefill while its progress is less than its prompt, else a decode of one
@@ -58,6 +61,23 @@ func (s *Sums) AddDecodes(count, keys, near int64) {
 	s.DecodeContext += keys
 	s.WindowedDecodeContext += near
 }
+
+// padded returns the sums with rows up to the size of the CUDA graph that the batch replays: the
+// smallest of the sizes, in ascending order, that has a row for each decode. Batches with prompts and
+// batches larger than the largest graph are not padded.
+func (s *Sums) padded(sizes []int64) Sums {
+	found := *s
+	if s.DecodeRequests == 0 || s.PrefillRequests > 0 {
+		return found
+	}
+	if i, _ := slices.BinarySearch(sizes, s.DecodeRequests); i < len(sizes) {
+		found.padding = sizes[i] - s.DecodeRequests
+	}
+	return found
+}
+
+// rows returns the rows that pass through all layers.
+func (s *Sums) rows() int64 { return s.PrefillTokens + s.DecodeRequests + s.padding }
 
 // Reread takes out keys that decodes share with others and find in the GPU's cache.
 func (s *Sums) Reread(keys int64) {
