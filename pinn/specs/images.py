@@ -213,7 +213,10 @@ def _reader(
 ) -> ImageReader | Unread:
     """Return an image reader with the sizes of its rule, or the reason why there is none."""
     places = (processor or {}, own, config)
-    limits = {n: _limit(found.get(n, ()), places) for n in ("least", "most", "longest")}
+    limits = {
+        n: _limit(found.get(n, ()), places) // found.get("frames", 1)
+        for n in ("least", "most", "longest")
+    }
     patch, tile = (encoder.first_size(own, name) for name in ("patch_size", "image_size"))
     spec = encoder.read_encoder(config)
     if spec is None or not (patch and spec.width and spec.layers):

@@ -17,7 +17,7 @@ def between(width: int, height: int, edge: int, least: int, most: int) -> Pair:
     """Return columns and rows of squares that cover an image scaled to an area within limits.
 
     Limits are in pixels; 0 means no limit. Source: qwen2_vl/image_processing_qwen2_vl.py:
-    smart_resize; glm4v's function is equal for one frame.
+    smart_resize. glm4v's function counts an image as two frames.
     """
     columns, rows = max(round(width / edge), 1), max(round(height / edge), 1)
     if most and columns * rows * edge**2 > most:
