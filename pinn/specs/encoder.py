@@ -194,7 +194,7 @@ def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
     """Return the entry of encoders.json for a model type and an encoder type; empty if unknown.
 
     A model type that is not in the table has no entry, even if it names a known encoder, which it
-    may have modified (MiniMax-M3 has no position embedding).
+    may have modified.
 
     Args:
         config: Content of a config.json.

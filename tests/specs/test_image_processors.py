@@ -165,7 +165,7 @@ def functions(monkeypatch):
             empty.functional = ModuleType("functional")
             monkeypatch.setitem(sys.modules, name, empty)
     yield lambda name: module(name, f"image_processing_{name}")
-    for name in ("kimi_k25", "llama4"):
+    for name in ("kimi_k25", "llama4", "minimax_m3_vl"):
         sys.modules.pop(f"transformers.models.{name}.image_processing_{name}", None)
 
 
@@ -175,6 +175,16 @@ def test_images_of_kimi_are_padded(functions):
     for width, height in [*SIZES, (8000, 4000), (7200, 20)]:
         _, padded = resize(height, width, 14, 2, 16384, 512)
         assert own.item(width, height).tokens == padded[0] * padded[1] // 28**2
+
+
+def test_images_of_minimax_are_small(functions):
+    resize, own = (
+        functions("minimax_m3_vl").smart_resize,
+        image_reader(default_config("minimax_m3_vl")),
+    )
+    for width, height in SIZES:
+        rows, columns = resize(height, width, 28, 3136, 451584)
+        assert own.item(width, height).tokens == rows * columns // 28**2
 
 
 def test_tiles_of_llama_4_are_those_of_its_canvas(functions):
