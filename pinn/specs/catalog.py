@@ -12,7 +12,7 @@ from pinn.specs import model_names
 from pinn.specs.config_fields import check_supported, name_of, read_fields
 from pinn.specs.huggingface import ReadSettings, model_from_config, quantization_of
 from pinn.specs.model import ModelSpec, Sampling, sampling_from_generation_config
-from pinn.specs.model_names import CatalogModel, catalog_models, quantization_beside
+from pinn.specs.model_names import CatalogModel, catalog_models, optional_json, quantization_beside
 from pinn.specs.model_variants import Variant, find_variant
 
 
@@ -45,10 +45,11 @@ def load_model(
         return _read(source, name, ReadSettings(name, fallback_precision=fallback_precision))
     path = _as_path(source)
     if path is not None:
-        files_of = (model_names.GENERATION_FILE, model_names.PROCESSOR_FILE)
-        generation, processor = (_beside(path, each) for each in files_of)
-        beside = quantization_beside(path), processor, _sampling(generation, published_as)
-        return _load_file(path, name_of(path), *beside, fallback_precision)
+        quant = optional_json(quantization_beside(path))
+        sampling = _sampling(_beside(path, model_names.GENERATION_FILE), published_as)
+        processor = optional_json(_beside(path, model_names.PROCESSOR_FILE))
+        settings = ReadSettings(name_of(path), quant, sampling, fallback_precision, processor)
+        return _read(documents.read_json(path), str(path), settings)
     name = str(source)
     return replace(_load_name(name, fallback_precision), asked_as=name)
 
@@ -92,9 +93,11 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         where = f"the name is not in 'pinn models' or the local Hugging Face cache, and {error}"
         remedy = model_names.suggestion(name)
         raise PinnError(f"unknown model {name!r}: {where}; {remedy}") from error
-    files_of = (model_names.QUANT_FILE, model_names.PROCESSOR_FILE, model_names.GENERATION_FILE)
-    quant, processor, generation = (model_names.cached_file(name, each) for each in files_of)
-    return _load_file(path, name, quant, processor, _sampling(generation, name), fallback_precision)
+    files_of = (model_names.QUANT_FILE, model_names.PROCESSOR_FILE)
+    quant, processor = (optional_json(model_names.cached_file(name, each)) for each in files_of)
+    sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
+    settings = ReadSettings(name, quant, sampling, fallback_precision, processor)
+    return _read(documents.read_json(path), str(path), settings)
 
 
 def forget_models() -> None:
@@ -108,20 +111,6 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
     model = variant.applied(replace(base, sampling=sampling), name)
     warnings.warn(variant.note(name, model), stacklevel=2)
     return model
-
-
-def _load_file(
-    path: Path,
-    name: str,
-    quantization: Path | None,
-    processor: Path | None,
-    sampling: Sampling | None,
-    fallback: str | None,
-) -> ModelSpec:
-    """Return the model of a config.json, with the quantization and processor files beside it."""
-    quant, images = (model_names.optional_json(each) for each in (quantization, processor))
-    settings = ReadSettings(name, quant, sampling, fallback, images)
-    return _read(documents.read_json(path), str(path), settings)
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
