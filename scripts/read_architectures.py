@@ -18,18 +18,18 @@ from pathlib import Path
 import pandas as pd
 import typer
 
-from pinn.common.documents import read_json
 from pinn.common.files import data_folder
 from pinn.common.tables import write_frame
 from pinn.engines.recipe import release
-from pinn.specs.model_names import catalog_files
+from pinn.specs.model_names import catalog_models
 
 FIELDS = ("engine", "part", "model_type", "architecture", "absent", "since")
 
 
 def architectures() -> dict[str, str]:
     """Return ``model_type`` -> architecture, from config.json files of the model catalog."""
-    configs = [read_json(path) for _, path in sorted(catalog_files().values(), reverse=True)]
+    known = sorted(catalog_models().values(), key=lambda each: each.name, reverse=True)
+    configs = [each.documents()[0] for each in known]
     return {c["model_type"]: c["architectures"][0] for c in configs if c.get("architectures")}
 
 

@@ -116,18 +116,10 @@ def audio_reader(config: Mapping[str, object]) -> AudioReader | Unread | None:
     lacking = [name for name, each in steps.items() if any(not step.divisor for step in each)]
     if lacking or ("attends" in found and not number["attends"]):
         return Unread("config.json lacks the lengths of its audio encoder's windows or stages")
-    return AudioReader(
-        spec,
-        **steps,
-        first=number["first"] or 1,
-        chunk=number["chunk"],
-        attends=number["attends"],
-        padded=bool(found.get("padded")),
-        filled=bool(found.get("filled")),
-        cut_s=number["cut"],
-        fixed_tokens=number["tokens"],
-        most_tokens=number["most"],
-    )
+    values: dict[str, Any] = {**steps, **number, "first": number["first"] or 1}
+    values |= {name: bool(found.get(name)) for name in ("padded", "filled")}
+    return AudioReader(spec, **values)
 
 
-_NUMBERS = ("first", "chunk", "attends", "cut", "tokens", "most")
+#: Whole numbers of an entry of encoders.json, by the name of their field in :class:`AudioReader`.
+_NUMBERS = ("first", "chunk", "attends", "cut_s", "fixed_tokens", "most_tokens")

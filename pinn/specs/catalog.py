@@ -9,9 +9,10 @@ from pathlib import Path
 from pinn.common import documents, files
 from pinn.errors import PinnError, UnknownLayersError
 from pinn.specs import model_names
-from pinn.specs.config_fields import PACKAGE_SUFFIX, check_supported, name_of, read_fields
+from pinn.specs.config_fields import check_supported, name_of, read_fields
 from pinn.specs.huggingface import ReadSettings, model_from_config, quantization_of
 from pinn.specs.model import ModelSpec, Sampling, sampling_from_generation_config
+from pinn.specs.model_names import CatalogModel, catalog_models, optional_json, quantization_beside
 from pinn.specs.model_variants import Variant, find_variant
 
 
@@ -44,9 +45,11 @@ def load_model(
         return _read(source, name, ReadSettings(name, fallback_precision=fallback_precision))
     path = _as_path(source)
     if path is not None:
+        quant = optional_json(quantization_beside(path))
         sampling = _sampling(_beside(path, model_names.GENERATION_FILE), published_as)
-        beside = _quantization_beside(path), _beside(path, model_names.PROCESSOR_FILE)
-        return _load_file(path, name_of(path), beside, sampling, fallback_precision)
+        processor = optional_json(_beside(path, model_names.PROCESSOR_FILE))
+        settings = ReadSettings(name_of(path), quant, sampling, fallback_precision, processor)
+        return _read(documents.read_json(path), str(path), settings)
     name = str(source)
     return replace(_load_name(name, fallback_precision), asked_as=name)
 
@@ -54,15 +57,15 @@ def load_model(
 @cache
 def list_models() -> tuple[str, ...]:
     """Return the full names of the catalog's models, without aliases and unsupported models."""
-    known = model_names.catalog_files().values()
-    return tuple(sorted(name for name, path in known if _is_supported(name, path)))
+    return tuple(sorted(each.name for each in catalog_models().values() if _is_supported(each)))
 
 
-def _is_supported(name: str, path: Path) -> bool:
+def _is_supported(model: CatalogModel) -> bool:
+    config, quantization = model.documents()
     try:
-        fields, beside = read_fields(documents.read_json(path), name), _quantization_beside(path)
+        fields = read_fields(config, model.name)
         check_supported(fields)
-        quantization_of(fields, None if beside is None else documents.read_json(beside))
+        quantization_of(fields, quantization)
     except PinnError:
         return False
     return True
@@ -72,13 +75,14 @@ def _is_supported(name: str, path: Path) -> bool:
 def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     known = model_names.find_in_catalog(name)
     if known is not None:
-        full_name, path = known
-        if fallback_precision is not None and _is_supported(full_name, path):
+        if fallback_precision is not None and _is_supported(known):
             # A model with a known quantization is cached without the fallback, so that look-ups
             # with different fallback formats share one cache entry.
             return _load_name(name, None)
-        beside, sampling = (_quantization_beside(path), None), _sampling(None, name)
-        return _load_file(path, full_name, beside, sampling, fallback_precision)
+        config, quantization = known.documents()
+        sampling = _sampling(None, name)
+        settings = ReadSettings(known.name, quantization, sampling, fallback_precision)
+        return _read(config, known.name, settings)
     model_names.check_name(name)
     try:
         path = model_names.cached_file(name, "config.json") or model_names.download_config(name)
@@ -89,10 +93,11 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
         where = f"the name is not in 'pinn models' or the local Hugging Face cache, and {error}"
         remedy = model_names.suggestion(name)
         raise PinnError(f"the model {name!r} is unknown: {where}; {remedy}") from error
-    sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
     files_of = (model_names.QUANT_FILE, model_names.PROCESSOR_FILE)
-    quant, processor = (model_names.cached_file(name, each) for each in files_of)
-    return _load_file(path, name, (quant, processor), sampling, fallback_precision)
+    quant, processor = (optional_json(model_names.cached_file(name, each)) for each in files_of)
+    sampling = _sampling(model_names.cached_file(name, model_names.GENERATION_FILE), name)
+    settings = ReadSettings(name, quant, sampling, fallback_precision, processor)
+    return _read(documents.read_json(path), str(path), settings)
 
 
 def forget_models() -> None:
@@ -108,23 +113,10 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
     return model
 
 
-def _load_file(
-    path: Path,
-    name: str,
-    beside: tuple[Path | None, Path | None],
-    sampling: Sampling | None,
-    fallback: str | None,
-) -> ModelSpec:
-    """Return the model of a config.json, with the quantization and processor files beside it."""
-    quant, processor = (None if each is None else documents.read_json(each) for each in beside)
-    settings = ReadSettings(name, quant, sampling, fallback, processor)
-    return _read(documents.read_json(path), str(path), settings)
-
-
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
     """Return the model of a config.json, from its keys or, failing that, transformers' modules."""
     try:
-        return model_from_config(config, source=source, **settings._asdict())
+        return model_from_config(config, source, settings)
     except UnknownLayersError as refusal:
         from pinn.specs.modules.from_modules import model_from_modules
 
@@ -166,15 +158,6 @@ def _as_path(source: str | Path) -> Path | None:
             f"the file {path} does not exist: give a config.json, its folder, or a model name"
         )
     return None
-
-
-def _quantization_beside(path: Path) -> Path | None:
-    """Return the path of the quantization config in a config.json's folder; None if absent."""
-    if path.name.endswith(PACKAGE_SUFFIX):
-        quant = path.with_name(f"{path.name.removesuffix(PACKAGE_SUFFIX)}_{model_names.QUANT_FILE}")
-    else:
-        quant = path.with_name(model_names.QUANT_FILE)
-    return quant if quant.is_file() else None
 
 
 def _beside(path: Path, name: str) -> Path | None:

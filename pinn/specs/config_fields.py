@@ -18,8 +18,8 @@ def models_file(name: str) -> dict[str, Any]:
     Args:
         name: ``types.json`` for facts about each ``model_type``, ``config_keys.json`` for the keys
             of each size, ``mixers.json`` for recurrent layers, ``name_words.json`` for the meaning
-            of words in a name, ``quantization.json`` for formats, ``aliases.json`` or
-            ``generation.json``.
+            of words in a name, ``quantization.json`` for formats, ``encoders.json`` for images and
+            audio, ``configs.json`` for the catalog, ``aliases.json`` or ``generation.json``.
     """
     return dict(read_json(data_folder("models") / name))
 

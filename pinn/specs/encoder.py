@@ -8,23 +8,6 @@ from typing import Any, NamedTuple
 from pinn.specs.config_fields import models_file
 
 VISION, AUDIO = "vision", "audio"
-#: Keys of an encoder's config for each size, in order of precedence. In Qwen2-VL, ``embed_dim`` is
-#: the encoder's width and ``hidden_size`` the width of the language model.
-_WIDTH = ("embed_dim", "d_model", "hidden_size", "vt_hidden_size", "attention_dim")
-_DEPTH = (
-    "depth", "encoder_layers", "num_hidden_layers", "vt_num_hidden_layers", "num_blocks",
-    "conf_num_hidden_layers",
-)  # fmt: skip
-_FFN = ("encoder_ffn_dim", "intermediate_size", "vt_intermediate_size", "linear_units")
-_HEADS = (
-    "num_heads", "encoder_attention_heads", "num_attention_heads", "vt_num_attention_heads",
-    "attention_heads", "conf_num_attention_heads",
-)  # fmt: skip
-_CHANNELS = ("in_channels", "in_chans", "num_channels")
-_POSITIONS = ("num_position_embeddings", "position_embedding_size")
-#: Config keys of the number of patches along the edge of an image token, then keys of its inverse.
-_MERGE = ("spatial_merge_size", "scale_factor", "pooling_kernel_size")
-_SHUFFLED = ("pixel_shuffle_ratio", "downsample_ratio")
 #: Default ratio of a feed-forward layer's inner width to the encoder's width (Qwen2-VL's
 #: mlp_ratio).
 _FFN_RATIO = 4
@@ -163,12 +146,12 @@ def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpe
     return EncoderSpec(
         width=sizes["width"],
         layers=depth,
-        heads=first_size(own, *_HEADS),
+        heads=stated(own, "heads"),
         ffn_width=sizes[family.get("feed_forward", "inner")],
         gated=bool(family.get("gated", own.get("hidden_act") == _GATED)),
         full_layers=len(full) if isinstance(full, list) else depth,
         window_patches=(first_size(own, "window_size") // max(patch, 1)) ** 2,
-        patch_values=(first_size(own, *_CHANNELS) or 3) * patch**2 * frames,
+        patch_values=(stated(own, "channels") or 3) * patch**2 * frames,
         positions=_positions(family, own, sizes),
         projector=tuple(
             ProjectorMatrix(size_of(inputs, sizes), size_of(outputs, sizes), divided, projectors)
@@ -211,7 +194,7 @@ def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
     """Return the entry of encoders.json for a model type and an encoder type; empty if unknown.
 
     A model type that is not in the table has no entry, even if it names a known encoder, which it
-    may have modified (MiniMax-M3 has no position embedding).
+    may have modified.
 
     Args:
         config: Content of a config.json.
@@ -252,17 +235,17 @@ def sizes_of(config: Mapping[str, object], own: Mapping[str, object]) -> dict[st
     """Return an encoder's sizes by name: derived ones, and the whole numbers in its config."""
     nested = next((config[k] for k in ("text_config", "llm_config") if config.get(k)), config)
     text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size", "d_model")
-    width = first_size(own, *_WIDTH)
+    width = stated(own, "width")
     whole = {k: v for each in (config, own) for k, v in each.items() if type(v) is int}
     projected = first_size(config, "hidden_size")  # Ultravox: width inside its projector
     halved = 2 if config.get("projector_act", "swiglu") == "swiglu" else 1
     return whole | {
         "width": width,
-        "layers": first_size(own, *_DEPTH) + first_size(own, "num_global_layers"),
+        "layers": stated(own, "layers") + first_size(own, "num_global_layers"),
         "merged": width * (first_size(config, "stack_factor") or merged_patches(config, own) ** 2),
         "out": first_size(own, "out_hidden_size", "text_hidden_size") or text,
         "text": text,
-        "inner": first_size(own, *_FFN) or _FFN_RATIO * width,
+        "inner": stated(own, "inner") or _FFN_RATIO * width,
         "projected": projected,
         "half": projected // halved,
     }
@@ -273,7 +256,7 @@ def _positions(family: Mapping[str, Any], own: Mapping[str, object], sizes: dict
     if "positions" in family:
         return size_of(family["positions"], sizes)
     if "class_tokens" not in family:
-        return first_size(own, *_POSITIONS)
+        return stated(own, "positions")
     patches = first_size(own, "image_size") // max(first_size(own, "patch_size"), 1)
     return int(patches**2 + int(family["class_tokens"]))
 
@@ -284,12 +267,17 @@ def merged_patches(config: Mapping[str, object], own: Mapping[str, object]) -> i
     if isinstance(kernel, list | tuple) and kernel and isinstance(kernel[0], int):
         return kernel[0]
     for part in (own, config):
-        if found := first_size(part, *_MERGE):
+        if found := stated(part, "merge"):
             return found
-        ratio = next((part[key] for key in _SHUFFLED if isinstance(part.get(key), float)), None)
-        if ratio:
-            return round(1 / ratio)  # type: ignore[operator]
+        values = (part.get(key) for key in models_file("encoders.json")["keys"]["shuffled"])
+        if ratio := next((each for each in values if isinstance(each, float)), None):
+            return round(1 / ratio)
     return 1
+
+
+def stated(config: Mapping[str, object], size: str) -> int:
+    """Return an encoder's size under its keys in encoders.json, such as ``width``; 0 without."""
+    return first_size(config, *models_file("encoders.json")["keys"][size])
 
 
 def first_size(config: Mapping[str, object], *names: str) -> int:

@@ -203,42 +203,49 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def model_from_config(
-    config: Mapping[str, Any],
-    name: str,
-    *,
-    source: str | None = None,
-    quant_config: Mapping[str, object] | None = None,
-    sampling: model.Sampling | None = None,
-    fallback_precision: str | None = None,
-    processor: Mapping[str, object] | None = None,
-) -> model.ModelSpec:
-    """Convert a parsed config.json into a model.
+class ReadSettings(NamedTuple):
+    """Facts about a model that its config.json lacks.
 
-    Args:
-        config: Parsed config.json.
+    Attributes:
         name: Name of the model.
-        source: File name in error messages; ``name`` by default.
         quant_config: Content of a separate ``hf_quant_config.json``; as in vLLM, it counts only if
             the config itself has no quantization.
         sampling: Sampling settings of the generation_config.json. If None, the keys of config.json
             itself are used, as in vLLM (``GenerationConfig.from_model_config``).
         fallback_precision: Weight format to assume, with a warning, if the quantization is unknown.
         processor: Content of a preprocessor_config.json, which limits image sizes.
+    """
+
+    name: str
+    quant_config: Mapping[str, object] | None = None
+    sampling: model.Sampling | None = None
+    fallback_precision: str | None = None
+    processor: Mapping[str, object] | None = None
+
+
+def model_from_config(
+    config: Mapping[str, Any], source: str, settings: ReadSettings | None = None
+) -> model.ModelSpec:
+    """Convert a parsed config.json into a model.
+
+    Args:
+        config: Parsed config.json.
+        source: File name in error messages.
+        settings: Facts about the model that the config.json lacks; by default, its name is
+            ``source``.
 
     Raises:
         PinnError: If a field is missing or wrong, or a layer type or quantization is unknown.
     """
-    fields = config_fields.read_fields(config, source or name)
-    settings = ReadSettings(name, quant_config, sampling, fallback_precision, processor)
+    fields, own = config_fields.read_fields(config, source), settings or ReadSettings(source)
     try:
-        return _model_by_keys(fields, settings)
+        return _model_by_keys(fields, own)
     except UnknownLayersError as error:
-        remedy = nearest_remedy(fields, lambda other: _model_by_keys(other, settings))
+        remedy = nearest_remedy(fields, lambda other: _model_by_keys(other, own))
         raise UnknownLayersError(f"{error}{remedy}") from error
 
 
-def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.ModelSpec:
+def _model_by_keys(fields: ConfigFields, settings: ReadSettings) -> model.ModelSpec:
     config_fields.check_supported(fields)
     note = config_fields.notice(fields)
     if note is not None:
@@ -259,16 +266,6 @@ def _model_by_keys(fields: ConfigFields, settings: "ReadSettings") -> model.Mode
         **_beside_layers(fields, hidden, layer_count(fields)),
     }
     return model_of(fields, parts, stem, settings)
-
-
-class ReadSettings(NamedTuple):
-    """Facts about a model that its config.json lacks; see :func:`model_from_config`."""
-
-    name: str
-    quant_config: Mapping[str, object] | None = None
-    sampling: model.Sampling | None = None
-    fallback_precision: str | None = None
-    processor: Mapping[str, object] | None = None
 
 
 def model_of(

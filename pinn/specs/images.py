@@ -10,9 +10,6 @@ from pinn.specs.config_fields import models_file
 from pinn.specs.encoder import EncoderSpec
 from pinn.specs.media import MediaItem, Unread
 
-GRID, ROWS, FIXED, ANYRES, SPLIT, CROPS = "grid", "rows", "fixed", "anyres", "split", "crops"
-SCALED, PADDED, CANVAS, ASPECT = "scaled", "padded", "canvas", "aspect"
-
 
 class ImageSizes(NamedTuple):
     """Sizes by which a model's processor scales an image and cuts it into tiles.
@@ -49,32 +46,22 @@ class ImageSizes(NamedTuple):
         """Return the number of tokens along the edge of a tile."""
         return self.tile // self.patch // self.merge
 
-    def whole(self, columns: int, rows: int, tokens: int) -> MediaItem:
+    def whole(self, columns: int, rows: int, tokens: int = 0) -> MediaItem:
         """Return the tokens and encoder work of an image that is encoded as a whole, not in tiles.
 
         Args:
             columns: Number of merged patches (squares that become one token) per row.
             rows: Number of merged patches per column.
-            tokens: Number of prompt tokens.
+            tokens: Number of prompt tokens; 0 for one per merged patch.
         """
         merged = columns * rows
         patches = merged * self.merge**2
-        return MediaItem(tokens, merged, patches, patches)
+        return MediaItem(tokens or merged, merged, patches, patches)
 
     def tiled(self, count: int, tokens: int) -> MediaItem:
         """Return tokens and encoder work of an image in tiles; patches attend within their tile."""
         patches = (self.tile // self.patch) ** 2
         return MediaItem(tokens, count * self.tile_edge**2, count * patches, patches)
-
-
-def _grid(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image near its own size: a token per merged patch.
-
-    Source: qwen2_vl/image_processing_qwen2_vl.py: smart_resize; glm4v's function is equal for one
-    frame.
-    """
-    columns, rows = tiles.between(width, height, of.edge, of.least, of.most)
-    return of.whole(columns, rows, columns * rows)
 
 
 def _rows(of: ImageSizes, width: int, height: int) -> MediaItem:
@@ -95,25 +82,6 @@ def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
     """
     side = max(round(of.most**0.5), 1)
     return of.whole(side, side, of.most)
-
-
-def _scaled(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image scaled to the largest grid within a token limit.
-
-    Source: gemma4/image_processing_gemma4.py: get_aspect_ratio_preserving_size.
-    """
-    columns, rows = tiles.filling(width, height, of.edge, of.most)
-    return of.whole(columns, rows, columns * rows)
-
-
-def _padded(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image scaled down to size limits, then padded.
-
-    Sources: kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py:
-    get_num_image_tokens.
-    """
-    columns, rows = tiles.within(width, height, of.patch, of.merge, of.longest, of.most)
-    return of.whole(columns, rows, columns * rows)
 
 
 def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
@@ -177,8 +145,13 @@ def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
 #: Function of each rule, by its name in data/models/encoders.json. The rules are those of the
 #: processors in transformers 5.24.
 _RULES: dict[str, Callable[[ImageSizes, int, int], MediaItem]] = {
-    GRID: _grid, ROWS: _rows, FIXED: _fixed, SCALED: _scaled, PADDED: _padded, CANVAS: _canvas,
-    ASPECT: _aspect, ANYRES: _anyres, SPLIT: _split, CROPS: _crops,
+    "grid": lambda of, w, h: of.whole(*tiles.between(w, h, of.edge, of.least, of.most)),
+    "scaled": lambda of, w, h: of.whole(*tiles.filling(w, h, of.edge, of.most)),
+    "padded": lambda of, w, h: of.whole(
+        *tiles.within(w, h, of.patch, of.merge, of.longest, of.most)
+    ),
+    "rows": _rows, "fixed": _fixed, "canvas": _canvas, "aspect": _aspect, "anyres": _anyres,
+    "split": _split, "crops": _crops,
 }  # fmt: skip
 
 
@@ -221,7 +194,7 @@ def image_reader(
         said = models_file("encoders.json")["unread"].get(kind)
         return Unread(str(said or f"no rule is known for the tokens of model_type {kind!r}"))
     rule = found["rule"]
-    if rule == FIXED and own.get("model_type") == "pixtral":
+    if rule == "fixed" and own.get("model_type") == "pixtral":
         return _reader(config, own, _LLAVA_PIXTRAL, processor)
     return _reader(config, own, found, processor)
 
@@ -229,7 +202,7 @@ def image_reader(
 _PINPOINTS = "image_grid_pinpoints"
 #: Rule and sizes of LLaVA models with Pixtral's encoder (llava/processing_llava.py:
 #: PixtralProcessor).
-_LLAVA_PIXTRAL = {"rule": ROWS, "longest": ["image_size", 1024]}
+_LLAVA_PIXTRAL = {"rule": "rows", "longest": ["image_size", 1024]}
 
 
 def _reader(
@@ -240,27 +213,30 @@ def _reader(
 ) -> ImageReader | Unread:
     """Return an image reader with the sizes of its rule, or the reason why there is none."""
     places = (processor or {}, own, config)
-    limits = {n: _limit(found.get(n, ()), places) for n in ("least", "most", "longest")}
+    limits = {
+        n: _limit(found.get(n, ()), places) // found.get("frames", 1)
+        for n in ("least", "most", "longest")
+    }
     patch, tile = (encoder.first_size(own, name) for name in ("patch_size", "image_size"))
     spec = encoder.read_encoder(config)
     if spec is None or not (patch and spec.width and spec.layers):
         return Unread("vision_config lacks the encoder's patch size, width or layers")
     merge = encoder.merged_patches(config, own)
     rule = found["rule"]
-    if rule == FIXED:
+    if rule == "fixed":
         if not limits["most"]:
             return Unread(f"config.json lacks the number of tokens: {' or '.join(found['most'])}")
         # The encoder computes all patches and then pools them into tokens.
         merge = max(round(tile / patch / limits["most"] ** 0.5), 1)
-    if rule == CROPS:
+    if rule == "crops":
         merge = 2  # patches along the edge that img_processor's average pool merges
     given: Any = next((p[_PINPOINTS] for p in places if p.get(_PINPOINTS)), None)
-    if rule == ANYRES and not isinstance(given, list):
+    if rule == "anyres" and not isinstance(given, list):
         return Unread(f"config.json lacks {_PINPOINTS}, the sizes that images are fitted to")
-    pinned = tuple((int(a), int(b)) for a, b in given) if rule == ANYRES else ()
+    pinned = tuple((int(a), int(b)) for a, b in given) if rule == "anyres" else ()
     named = str(config.get("vision_aspect_ratio") or "")
     condensed = int(named.rpartition("_")[2]) if named.startswith("anyres_max_") else 0
-    if processor and rule == ASPECT and processor.get("crop_to_patches") is False:
+    if processor and rule == "aspect" and processor.get("crop_to_patches") is False:
         limits["most"] = 1
     sizes = ImageSizes(patch, merge, tile, sizes=pinned, condensed=condensed, **limits)
     return ImageReader(rule, sizes, spec)

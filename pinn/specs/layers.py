@@ -164,24 +164,24 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
     as a window of its size, though a query sees half a chunk on average. Layers without rotary
     embedding have no chunks (llama4.py).
     """
-    if fields.get("attention_chunk_size") is not None and fields.model_type.startswith("llama4"):
-        tokens = fields.integer("attention_chunk_size")
-        return [tokens if on else None for on in _rotary_layers(fields, layers)]
-    window: object = fields.get("sliding_window")
+    is_chunked = fields.model_type.startswith("llama4")
+    key = "attention_chunk_size" if is_chunked else "sliding_window"
+    window: object = fields.get(key)
     if window is None or fields.get("use_sliding_window") is False:
         return [None] * layers
     if isinstance(window, list):  # Mistral's own format: a pattern of windows that repeats
         for size in window:
-            if size is not None and (
-                isinstance(size, bool) or not isinstance(size, int) or size < 1
-            ):
-                raise fields.error(
-                    "sliding_window must be a list of positive whole numbers or nulls, got "
-                    f"{size!r:.60}"
-                )
+            if size is not None and (type(size) is not int or size < 1):
+                rule = "must be a list of positive whole numbers or nulls"
+                raise fields.error(f"{key} {rule}, got {size!r:.60}")
         return [window[i % len(window)] if window else None for i in range(layers)]
-    tokens = fields.integer("sliding_window", least=0)
-    return [tokens or None if on else None for on in _windowed_layers(fields, layers)]
+    types = fields.per_layer("layer_types", layers)
+    if types is None:
+        on = (_rotary_layers if is_chunked else _windowed_layers)(fields, layers)
+    else:
+        on = [str(kind) not in _FULL for kind in types]
+    tokens = fields.integer(key, least=0)
+    return [tokens or None if each else None for each in on]
 
 
 def within(window: int | None, max_position: int) -> int | None:
@@ -190,9 +190,6 @@ def within(window: int | None, max_position: int) -> int | None:
 
 
 def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    types = fields.per_layer("layer_types", layers)
-    if types is not None:
-        return [str(kind) not in _FULL for kind in types]
     # Despite the key's name, 1 means that a layer has a rotary embedding.
     flags = fields.per_layer("no_rope_layers", layers)
     if flags is not None:
@@ -202,9 +199,6 @@ def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
 
 
 def _windowed_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    types = fields.per_layer("layer_types", layers)
-    if types is not None:
-        return [str(kind) not in _FULL for kind in types]
     pattern = fields.get("window_pattern")
     # EXAONE has a pattern of local and global layers, such as "LLLG".
     if isinstance(pattern, str) and pattern:

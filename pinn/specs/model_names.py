@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pinn.common.documents import read_json
-from pinn.common.files import data_folder, given_path
+from pinn.common.files import given_path
 from pinn.errors import PinnError
 from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
@@ -22,18 +23,50 @@ GENERATION_FILE = "generation_config.json"
 PROCESSOR_FILE = "preprocessor_config.json"
 
 
-@cache
-def catalog_files() -> dict[str, tuple[str, Path]]:
-    """Return the full name and config file of each catalog model, by lower-case full name.
+class CatalogModel(NamedTuple):
+    """A model of the catalog: its full name, and its config.json or the path of this file."""
 
-    Files of this project take precedence over those of aiconfigurator-core.
+    name: str
+    config: Path | Mapping[str, object]
+
+    def documents(self) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
+        """Return the parsed config.json and the separate quantization config, if there is one."""
+        if isinstance(self.config, Mapping):
+            return self.config, None
+        return read_json(self.config), optional_json(quantization_beside(self.config))
+
+
+@cache
+def catalog_models() -> dict[str, CatalogModel]:
+    """Return the models of the catalog, by lower-case full name.
+
+    Models of configs.json take precedence over those of aiconfigurator-core.
     """
-    found: dict[str, tuple[str, Path]] = {}
-    own = (path for path in data_folder("models").glob("*--*.json"))
-    for path in [*sorted(own), *_package_files()]:
-        name = name_of(path)
-        found.setdefault(name.lower(), (name, path))
+    table, found = models_file("configs.json"), dict[str, CatalogModel]()
+    columns = table["columns"]
+    for family in table["families"]:
+        for name, row in family["models"].items():
+            own = row
+            if isinstance(row, list):
+                own = dict(zip(columns, row, strict=False))
+                own |= row[-1] if len(row) > len(columns) else {}
+            found[name.lower()] = CatalogModel(name, {**family["all"], **own})
+    for path in _package_files():
+        found.setdefault(name_of(path).lower(), CatalogModel(name_of(path), path))
     return found
+
+
+def optional_json(path: Path | None) -> Any:
+    """Return the content of a JSON file; None without a file."""
+    return None if path is None else read_json(path)
+
+
+def quantization_beside(path: Path) -> Path | None:
+    """Return the path of the quantization config in a config.json's folder; None if absent."""
+    is_package = path.name.endswith(PACKAGE_SUFFIX)
+    prefix = f"{path.name.removesuffix(PACKAGE_SUFFIX)}_" if is_package else ""
+    quant = path.with_name(f"{prefix}{QUANT_FILE}")
+    return quant if quant.is_file() else None
 
 
 def _package_files() -> list[Path]:
@@ -73,7 +106,7 @@ def published_generation(name: str) -> dict[str, object] | None:
 @cache
 def full_names() -> dict[str, list[str]]:
     """Return the catalog keys of each full or bare name in lower case; full names come first."""
-    targets = {name: key for key, (name, _) in catalog_files().items()}
+    targets = {each.name: key for key, each in catalog_models().items()}
     targets |= {name: target.lower() for name, target in aliases().items() if name not in targets}
     found: dict[str, list[str]] = {name.lower(): [key] for name, key in targets.items()}
     bare: dict[str, list[str]] = {}
@@ -84,17 +117,17 @@ def full_names() -> dict[str, list[str]]:
     return {**bare, **found}
 
 
-def find_in_catalog(name: str) -> tuple[str, Path] | None:
-    """Return (full name, file) of a catalog model by full name, bare name or alias; else None.
+def find_in_catalog(name: str) -> CatalogModel | None:
+    """Return a catalog model by full name, bare name or alias; None if there is none.
 
     Raises:
         PinnError: If a bare name fits several models.
     """
     keys = full_names().get(name.strip("/").lower(), [])
     if len(keys) > 1:
-        names = ", ".join(catalog_files()[key][0] for key in keys)
+        names = ", ".join(catalog_models()[key].name for key in keys)
         raise PinnError(f"the model name {name!r} fits several models: use one of {names}")
-    return catalog_files()[keys[0]] if keys else None
+    return catalog_models()[keys[0]] if keys else None
 
 
 def names_of(full_name: str) -> list[str]:
@@ -114,12 +147,12 @@ def repository(model: str) -> str:
     """
     known = "/" in model or given_path(model).exists()
     found = None if known else find_in_catalog(model)
-    return found[0] if found else model
+    return found.name if found else model
 
 
 def suggestion(name: str) -> str:
     """Return the remedy for an unknown model name: similar names, or to give a path."""
-    names = [full_name for full_name, _ in catalog_files().values()]
+    names = [each.name for each in catalog_models().values()]
     known = {key.lower(): key for key in [*names, *aliases()]}
     bare = {key.split("/")[-1]: key for key in known}
     wanted = name.lower()

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pinn.errors import PinnError
 from pinn.specs.config_fields import inverted, is_type, models_file
@@ -183,7 +182,6 @@ class Variant:
 
     Attributes:
         base: Full name of the catalog model with equal shapes.
-        path: Path of the config.json of the base model.
         names: The name and its shortened forms, under which published sampling settings are looked
             up.
         scheme: Weight format in the name, as a label of ``with_precision``; None if the name has
@@ -194,7 +192,6 @@ class Variant:
     """
 
     base: str
-    path: Path
     names: tuple[str, ...]
     scheme: str | None
     owner: str
@@ -261,8 +258,8 @@ def find_variant(name: str) -> Variant | None:
         words.append(word)
         names.append(rest)
     contexts = (tokens for text, tokens in known_words["contexts"].items() if re.match(text, bare))
-    owner = owner or known[0].lower().partition("/")[0]
-    return Variant(*known, tuple(names), _scheme(words, formats), owner, next(contexts, None))
+    owner = owner or known.name.lower().partition("/")[0]
+    return Variant(known.name, tuple(names), _scheme(words, formats), owner, next(contexts, None))
 
 
 def _formats(model: ModelSpec) -> str:

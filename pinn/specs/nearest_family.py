@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable, Iterator
 
 from pinn.errors import PinnError
-from pinn.specs.config_fields import ConfigFields, is_type, marked_kinds
+from pinn.specs.config_fields import ConfigFields, is_type, marked_kinds, models_file
 from pinn.specs.model import ModelSpec
 
 #: Model family that each group of config.json keys suggests; the first match is the nearest family.
@@ -20,10 +20,15 @@ _FAMILIES = (
 def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpec]) -> str:
     """Return as text the changes with which a config.json is readable; empty if no change helps.
 
+    A model that engines compute in another way than its keys suggest has no remedy, because the
+    nearest family would have another KV cache.
+
     Args:
         fields: The refused config.json.
         read: Function that converts the fields of a changed config.json to a model.
     """
+    if fields.model_type in models_file("types.json")["unlike_modules"]:
+        return ""
     marked = list(dict.fromkeys(key for _, key in marked_kinds(fields)))
     for family in _candidates(fields):
         has_them = is_type(family, "planned")

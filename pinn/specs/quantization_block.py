@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from pinn.common.documents import misfit
 from pinn.errors import PinnError
 from pinn.specs.config_fields import models_file
 from pinn.specs.precision import PRECISIONS
@@ -65,10 +66,7 @@ class Block:
         Raises:
             PinnError: If the value is not a JSON object.
         """
-        value = self.values.get(key) or {}
-        if not isinstance(value, Mapping):
-            raise PinnError(f"{self.source}: {key} must be a JSON object, got {value!r:.60}")
-        return value
+        return dict(self._checked(key, Mapping, "be a JSON object"))
 
     def objects(self, key: str) -> dict[str, Mapping[str, Any]]:
         """Return the JSON objects inside the object under a key, by their names.
@@ -76,13 +74,11 @@ class Block:
         Raises:
             PinnError: If the value is not an object of JSON objects.
         """
-        found = self.values.get(key) or {}
-        if not isinstance(found, Mapping) or any(
-            not isinstance(each, Mapping) for each in found.values()
-        ):
-            fault = f"{key} must map names to JSON objects, got {found!r:.60}"
-            raise PinnError(f"{self.source}: {fault}")
-        return dict(found)
+        rule = "map names to JSON objects"
+        found = dict(self._checked(key, Mapping, rule))
+        if not all(isinstance(each, Mapping) for each in found.values()):
+            raise misfit(f"{self.source}: {key} must {rule}", found)
+        return found
 
     def texts(self, key: str) -> list[str]:
         """Return the list of names under a key; empty if the key is absent or null.
@@ -90,9 +86,10 @@ class Block:
         Raises:
             PinnError: If the value is not a list.
         """
+        return [str(entry) for entry in self._checked(key, list, "be a list of module names")]
+
+    def _checked(self, key: str, kind: type, rule: str) -> Any:
         value = self.values.get(key)
-        if value is not None and not isinstance(value, list):
-            raise PinnError(
-                f"{self.source}: {key} must be a list of module names, got {value!r:.60}"
-            )
-        return [str(entry) for entry in value or ()]
+        if value and not isinstance(value, kind):
+            raise misfit(f"{self.source}: {key} must {rule}", value)
+        return value or []

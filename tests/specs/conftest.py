@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from pinn.specs.huggingface import model_from_config
+from pinn.specs.huggingface import ReadSettings, model_from_config
 from pinn.specs.model import ModelSpec
 
 LLAMA: dict[str, Any] = {
@@ -34,6 +34,6 @@ def parse(config: Callable[..., dict[str, Any]]) -> Callable[..., ModelSpec]:
     """The model of that config."""
 
     def make(**changes: Any) -> ModelSpec:
-        return model_from_config(config(**changes), "test", source="config.json")
+        return model_from_config(config(**changes), "config.json", ReadSettings("test"))
 
     return make

@@ -45,6 +45,15 @@ def test_names_in_any_case_full_bare_or_alias(name, full):
     assert load_model(name).name == full
 
 
+def test_the_row_of_a_model_goes_before_its_family():
+    usual, own = (
+        model_names.find_in_catalog(f"google/gemma-2-{size}").documents()[0]
+        for size in ("9b", "27b")
+    )
+    assert (usual["head_dim"], own["head_dim"]) == (256, 128)
+    assert (own["model_type"], own["hidden_size"], own["vocab_size"]) == ("gemma2", 4608, 256_000)
+
+
 def test_paths_of_a_file_and_of_its_folder(tmp_path, config):
     folder = tmp_path / "my-model"
     folder.mkdir()

@@ -71,10 +71,25 @@ def gemma4():
     return counts("gemma4", "Gemma4Processor", made("gemma4", "Gemma4ImageProcessor"))
 
 
+def qianfan():
+    images = made("got_ocr2", "GotOcr2ImageProcessor", size={"height": 448, "width": 448})
+    crops = {"crop_to_patches": True}
+    return counts("qianfan_ocr", "QianfanOCRProcessor", images, crops, image_seq_length=256)
+
+
+def llava_next_video():
+    images = made("llava_next", "LlavaNextImageProcessor", size={"shortest_edge": 336})
+    images.image_grid_pinpoints = default_config("llava_next_video")["image_grid_pinpoints"]
+    own = {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
+    return counts("llava_next_video", "LlavaNextVideoProcessor", images, patch_size=14, **own)
+
+
 SIGLIP = {"model_type": "siglip_vision_model", "image_size": 512, "patch_size": 16}
 CASES = {
     "internvl": (internvl, {}),
+    "qianfan_ocr": (qianfan, {}),
     "llava_next": (llava_next, {}),
+    "llava_next_video": (llava_next_video, {}),
     "llava_onevision": (llava_onevision, {}),
     "idefics3": (lambda: split("idefics3", "Idefics3ImageProcessor", 364, 169),
                  {"vision_config": {"image_size": 364, "patch_size": 14}}),
@@ -102,6 +117,43 @@ def test_limits_of_a_processor_file_scale_images(limits):
     assert own.item(4000, 3000).tokens <= most // 28**2
 
 
+def by_patches(images):
+    """Return the counting function of a processor whose tokens are merged patches."""
+    return lambda w, h: images.get_number_of_image_patches(h, w, {}) // images.merge_size**2
+
+
+@pytest.mark.parametrize(
+    ("model_type", "file", "name"),
+    [
+        ("cosmos3_omni", "qwen2_vl", "Qwen2VL"),
+        ("hyperclovax_vision_v2", "qwen2_vl", "Qwen2VL"),
+        ("cohere_compass", "cohere_compass", "CohereCompass"),
+        ("paddleocr_vl", "paddleocr_vl", "PaddleOCRVL"),
+        ("glm4v", "glm4v", "Glm4v"),
+        ("glm46v", "glm46v", "Glm46V"),
+    ],
+)
+def test_an_image_has_as_many_tokens_as_merged_patches(model_type, file, name):
+    size = {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 1280}
+    own = image_reader(default_config(model_type), {"size": size})
+    images = made(file, f"{name}ImageProcessor", size=size, patch_size=own.sizes.patch)
+    theirs = by_patches(images)
+    assert all(own.item(*each).tokens == theirs(*each) for each in SIZES)
+
+
+@pytest.mark.parametrize(("model_type", "name"), [("glm4v", "Glm4v"), ("glm46v", "Glm46V")])
+def test_limits_of_glm_are_of_two_frames(model_type, name):
+    theirs = by_patches(made(model_type, f"{name}ImageProcessor"))
+    own = image_reader(default_config(model_type))
+    assert all(own.item(*each).tokens == theirs(*each) for each in SIZES)
+    assert own.item(4000, 3000).tokens == 7500  # 11,760,000 / 2 pixels of 28 x 28
+
+
+def test_paligemma_has_its_stated_tokens():
+    own = image_reader(default_config("paligemma"))
+    assert own.item(640, 480).tokens == own.item(3000, 100).tokens == 256
+
+
 @pytest.fixture
 def functions(monkeypatch):
     """Import functions of image processors that need torchvision for other things."""
@@ -113,7 +165,7 @@ def functions(monkeypatch):
             empty.functional = ModuleType("functional")
             monkeypatch.setitem(sys.modules, name, empty)
     yield lambda name: module(name, f"image_processing_{name}")
-    for name in ("kimi_k25", "llama4"):
+    for name in ("kimi_k25", "llama4", "minimax_m3_vl"):
         sys.modules.pop(f"transformers.models.{name}.image_processing_{name}", None)
 
 
@@ -123,6 +175,16 @@ def test_images_of_kimi_are_padded(functions):
     for width, height in [*SIZES, (8000, 4000), (7200, 20)]:
         _, padded = resize(height, width, 14, 2, 16384, 512)
         assert own.item(width, height).tokens == padded[0] * padded[1] // 28**2
+
+
+def test_images_of_minimax_are_small(functions):
+    resize, own = (
+        functions("minimax_m3_vl").smart_resize,
+        image_reader(default_config("minimax_m3_vl")),
+    )
+    for width, height in SIZES:
+        rows, columns = resize(height, width, 28, 3136, 451584)
+        assert own.item(width, height).tokens == rows * columns // 28**2
 
 
 def test_tiles_of_llama_4_are_those_of_its_canvas(functions):

@@ -48,6 +48,13 @@ def test_a_mixture_is_never_read_as_a_dense_model(parse):
     assert '"llama"' not in str(error.value)
 
 
+def test_a_model_with_a_larger_cache_than_its_keys_suggest_is_read_as_no_family(parse):
+    latent = {"kv_lora_rank": 256, "q_lora_rank": 768, "qk_nope_head_dim": 64}
+    with pytest.raises(PinnError, match="keys engines keep at full width") as error:
+        parse(model_type="minicpm3", qk_rope_head_dim=32, v_head_dim=64, **latent)
+    assert "deepseek" not in str(error.value)
+
+
 def test_the_remedy_for_unknown_recurrent_layers_is_a_family_that_has_them(config):
     sizes = {"linear_num_key_heads": 8, "linear_num_value_heads": 16}
     sizes |= {"linear_key_head_dim": 128, "linear_value_head_dim": 128}

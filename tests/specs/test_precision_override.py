@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -135,7 +134,7 @@ def test_words_of_engines_name_formats(word, expected):
 
 
 def test_an_8_bit_gptq_checkpoint_keeps_its_bits():
-    config = json.loads(find_in_catalog("Qwen/Qwen3-4B")[1].read_text())
+    config = dict(find_in_catalog("Qwen/Qwen3-4B").documents()[0])
     config["quantization_config"] = {"quant_method": "gptq", "bits": 8}
     assert with_precision(load_model(config), "gptq_marlin").precisions.dense_ffn.name == "int8_wo"
 
