@@ -77,7 +77,7 @@ def run_job(name: str, path: Path) -> None:
 
 
 def throughput(path: Path, repeats: int) -> dict[str, float]:
-    """Return job -> MiB/s; jobs run in turns in fresh processes, under equal machine load."""
+    """Return each job's MiB/s; jobs run in turns in fresh processes, under equal machine load."""
     times: dict[str, list[list[float]]] = {name: [] for name in JOBS}
     for _ in range(repeats):
         for name, found in times.items():

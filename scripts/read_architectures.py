@@ -28,7 +28,7 @@ FIELDS = ("engine", "part", "model_type", "architecture", "absent", "since")
 
 
 def architectures() -> dict[str, str]:
-    """Return ``model_type`` -> architecture, from config.json files of the model catalog."""
+    """Return the architecture of each ``model_type`` in config.json files of the catalog."""
     configs = [read_json(path) for _, path in sorted(catalog_files().values(), reverse=True)]
     return {c["model_type"]: c["architectures"][0] for c in configs if c.get("architectures")}
 

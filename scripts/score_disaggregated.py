@@ -296,7 +296,7 @@ def steady_state(
 def _prefill_pool(
     pools: MeasuredPools, latency: LinearLatency, prompt_tokens: float
 ) -> tuple[float, float]:
-    """Return the seconds of a single prompt, and the prompts per second of the busy prefill pool.
+    """Return a single prompt's time in seconds, and the busy prefill pool's prompts per second.
 
     A step of a busy server fills the token budget with prompts; a long prompt needs several steps.
     """
@@ -310,9 +310,9 @@ def _prefill_pool(
 
 
 def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> float:
-    """Return the seconds of a step of ``requests`` whole prompts.
+    """Return the time in seconds of a step of ``requests`` whole prompts.
 
-    For prompts longer than the token budget, return the seconds of all their steps.
+    For prompts longer than the token budget, return the time in seconds of all their steps.
     """
     budget = latency.deployment.recipe.token_budget
     cuts = np.arange(0.0, tokens, budget)
@@ -321,7 +321,7 @@ def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> f
 
 
 def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> float:
-    """Return the seconds of a decode step of ``batch`` requests; ``batch`` is at least 1."""
+    """Return the time of a decode step of ``batch`` (at least 1) requests, in seconds."""
     requests = np.array([max(batch, 1.0)])
     return step_seconds(latency, decode_requests=requests, decode_context=context).item()
 

@@ -42,7 +42,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
-    """Return flag name -> flag, for all flags that dataclasses declare.
+    """Return all flags that dataclasses declare, by name.
 
     The flag ``quantization`` is added if ``ServingSpec`` is among the dataclasses.
 

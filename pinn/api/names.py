@@ -30,7 +30,7 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return model name -> types of its attention or recurrent layers, as text."""
+        """Return each model's types of attention or recurrent layers, as text by model name."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:

@@ -40,7 +40,7 @@ _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without its last section, and that section as name -> help text."""
+    """Return a docstring without its last section, and that section's help texts by name."""
     text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
     helps = {name: " ".join(said.split()) for name, said in _EXPLAINED.findall(listed)}
     return text.rstrip(), SHARED | helps

@@ -127,7 +127,7 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
 
 def _prior_waits(rows: RequestRows) -> dict[str, float]:
-    """Return phase -> expected share of the running step that a request waits for in this phase."""
+    """Return, by phase, the expected share of the running step for which a request waits."""
     ahead = float(rows.is_ahead.any())
     expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
     return {phase: expected.get(phase, 0.0) for phase in PHASES}

@@ -258,7 +258,7 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return metric -> value, without metrics of the latencies in ``worse``, E2E and rates.
+    """Return the metrics without those of the latencies in ``worse``, E2E and rates.
 
     E2E latency and request rates also depend on the latencies whose held-out errors grew.
     """

@@ -108,7 +108,7 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
 
 
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
-    """Return flag -> finding, for each flag whose value in the file differs from the user's.
+    """Return a finding for each flag whose value in the file differs from the user's.
 
     If the engines differ, the only finding is on the engine.
     """

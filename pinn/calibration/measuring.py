@@ -279,7 +279,7 @@ def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]
 
 
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
-    """Return the seconds that measuring each batch takes after the batch ``held``.
+    """Return the time in seconds that measuring each batch takes after the batch ``held``.
 
     They consist of prefilling those contexts that ``held`` does not already have, and of the
     batch's repeated steps.

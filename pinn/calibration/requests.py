@@ -156,7 +156,7 @@ class _Steps:
         return total
 
     def in_flight_s(self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray) -> Rows:
-        """Return the seconds of the step that runs at each arrival: 0 if idle, NaN if unknown."""
+        """Return the step time in seconds at each arrival: 0 if no step runs, NaN if unknown."""
         seconds, at = np.full(len(table), np.nan), _next_step(table)
         usable = np.flatnonzero(at >= 2)
         if not len(usable):

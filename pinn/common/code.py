@@ -80,7 +80,7 @@ def _digest(roots: frozenset[str]) -> str:
 
 
 def _closure(roots: frozenset[str]) -> dict[str, str]:
-    """Return module -> source text, for ``roots`` and all package modules that these import."""
+    """Return the source text of ``roots`` and of all package modules that these import."""
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:

@@ -44,7 +44,7 @@ def data_folder(name: str) -> Path:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file of the project, in order, each as column -> cell's text."""
+    """Return the rows of a CSV file of the project, in order, as dicts of cell texts."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -278,7 +278,7 @@ class ReadReport:
 
     @property
     def located(self) -> dict[str, int]:
-        """Return ``reason (places)`` -> number of rows refused for this reason.
+        """Return the number of refused rows for each ``reason (places)``.
 
         >>> ReadReport("a", "", "", 3, 0, {"cut off": 3}, places={"cut off": ["b", "c"]}).located
         {'cut off (b; c; and 1 more)': 3}

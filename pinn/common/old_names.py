@@ -55,7 +55,7 @@ def current_options(arguments: Sequence[str], known: Collection[str]) -> list[st
 
 
 def old_arguments(known: Collection[str]) -> dict[str, str]:
-    """Return outdated name -> current name of a function's keyword arguments.
+    """Return the current name of each outdated keyword argument of a function.
 
     Args:
         known: Current names of the function's keyword arguments.

@@ -59,7 +59,7 @@ def new_figure(
 
 
 def markers(names: Iterable[str]) -> Looks:
-    """Return name -> marker and colour; equal sets of names get equal styles."""
+    """Return a marker and a colour for each name; equal sets of names get equal styles."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
 

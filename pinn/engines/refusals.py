@@ -115,7 +115,7 @@ def latent_cache(d: Deployment) -> Refusal | None:
 
 @cache
 def absences() -> dict[tuple[str, str, str], dict[str, str]]:
-    """Return the models that releases do not support: (engine, part, model type) -> row.
+    """Return table rows of unsupported models, by engine, part of the name, and model type.
 
     The part is ``model`` or ``mtp`` (multi-token prediction). A row has the name of the
     ``architecture``; ``absent``, the last release without it; and ``since``, the first release with

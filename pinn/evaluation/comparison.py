@@ -68,7 +68,7 @@ def rank(
 
 
 def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Return split -> metric -> names of methods ranked or tied first in a :func:`rank` table."""
+    """Return the methods ranked or tied first in a :func:`rank` table, by split and metric."""
     leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
     found: dict[str, dict[str, list[str]]] = {}
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):

@@ -88,7 +88,7 @@ def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[F
 
 
 def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
-    """Return split method -> an experiment's splits, and write them to the experiment's folder.
+    """Return an experiment's splits by split method, and write them to its folder.
 
     Raises:
         PinnError: If a split method, or the model or GPU to hold out, is unknown.
@@ -275,7 +275,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """Return metric (TPOT, TTFT, E2E) -> its client-side mean over a whole run, in seconds."""
+    """Return the clients' mean TPOT, TTFT and E2E latency over a whole run, in seconds."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 

@@ -240,7 +240,7 @@ GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
 def group_masks(
     names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
 ) -> dict[str, pd.Series]:
-    """Return group name -> mask of the rows of ``predictions`` that belong to the group.
+    """Return, by group name, a mask of the rows of ``predictions`` that belong to the group.
 
     Raises:
         PinnError: If a name is not a key of ``GROUPS``.

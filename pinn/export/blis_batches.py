@@ -73,7 +73,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 def step_us(
     latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
-    """Return the microseconds of a step with ``decodes`` decodes and, optionally, a prompt.
+    """Return the time in microseconds of a step with ``decodes`` decodes and, optionally, a prompt.
 
     Between whole numbers of decodes, the time is interpolated.
     """

@@ -218,7 +218,7 @@ def _guards(
 
 
 def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, WorstBatch]:
-    """Return type of step -> batch of this type with the largest step time error.
+    """Return, by type of step, the batch with the largest step time error.
 
     Args:
         asked: Batches with the numbers of decodes for which ``run.sh`` uses the vector.

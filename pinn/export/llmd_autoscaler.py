@@ -168,7 +168,7 @@ def _spread(low: int, high: int, count: int) -> list[int]:
 
 
 def _prefill_s(latency: LinearLatency, prompts: int, tokens: int) -> float:
-    """Return the seconds of all steps that compute ``prompts`` prompts of ``tokens`` tokens."""
+    """Return the total time in seconds of computing ``prompts`` prompts of ``tokens`` tokens."""
     budget = latency.deployment.recipe.token_budget
     if prompts * tokens <= budget:
         return latency.step_time(Batch.prefill(prompts, tokens))

@@ -104,7 +104,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str, str]:
-    """Return the metadata of both graphs as key -> text; every text except the format is JSON."""
+    """Return both graphs' metadata by key; every value except ``format`` is JSON."""
     scale = vars(checkpoint.network.input_scale)
     facts = {
         "version": FORMAT_VERSION,

@@ -30,7 +30,7 @@ LINK_SHARE = 12.0 / 16.0
 
 
 def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray, "..."]:
-    """Return the seconds of one ring all-reduce of ``bytes_`` bytes per GPU over ``ranks`` GPUs."""
+    """Return a ring all-reduce's time in seconds for ``bytes_`` bytes per GPU on ``ranks`` GPUs."""
     moved = 2 * (ranks - 1) / ranks * bytes_ / (LINK_SHARE * gpu.link_bandwidth_bytes_per_s)
     times = [launch + 2 * (ranks - 1) * hop + moved / w for launch, hop, w in PROTOCOLS.values()]
     return np.minimum(*times)
@@ -90,7 +90,7 @@ class AllReduce:
         return AllReduce(curves, {k: np.exp(np.mean(v, axis=0)) for k, v in logs.items()})
 
     def seconds(self, gpu: object, ranks: object, bytes_: object) -> Float[np.ndarray, "..."]:
-        """Return the seconds of one all-reduce; 0 for a single rank or no bytes.
+        """Return the time in seconds of one all-reduce; 0 for a single rank or no bytes.
 
         Args:
             gpu: GPU as a ``GpuSpec``, or one GPU per row as a ``Coded``; all arguments broadcast

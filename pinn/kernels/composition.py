@@ -68,14 +68,11 @@ Sizes = tuple[object, ...]
 class Kernels:
     """Kernels of one type in a part of a step, such as the decode attention.
 
-    Attributes:
-        calls: Function of a deployment and its batches that yields the kernel calls of its steps.
-        seconds: Function of surrogates, GPUs, number formats and sizes that returns the seconds of
-            each call.
-        sizes: Names of the first sizes of a call, as in the tables of measured kernels; empty for
-            unmeasured kernels.
-        operator: Name of the kernel type whose surrogate was fitted to measured kernels; empty for
-            none.
+    Attributes: calls: Function of a deployment and its batches that yields the kernel calls of its
+        steps. seconds: Function of surrogates, GPUs, number formats and sizes that returns the time
+        in seconds of each call. sizes: Names of the first sizes of a call, as in the tables of
+        measured kernels; empty for unmeasured kernels. operator: Name of the kernel type whose
+        surrogate was fitted to measured kernels; empty for none.
     """
 
     calls: Callable[[Deployment, UniformBatches], Calls]
@@ -85,7 +82,7 @@ class Kernels:
 
 
 def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes: Column) -> Times:
-    """Return the seconds of all calls, computed with one GPU, format and set of sizes at a time."""
+    """Return the time of each call in seconds; calls are grouped by GPU, format and sizes."""
     calls = zip(gpu.ids[:, 0], form.ids[:, 0], *np.broadcast_arrays(*sizes), strict=True)
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
 
@@ -117,7 +114,7 @@ def quantization_seconds(
 def without_quantization(
     seconds: Float[np.ndarray, "*n"], scaling: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
-    """Return the seconds of an fp8 matrix product without the quantization of its inputs.
+    """Return the time in seconds of an fp8 matrix product without the quantization of its inputs.
 
     With static scales, a product needs no quantization of its own: the kernel before it writes its
     inputs in fp8. ``scaling`` has the seconds of the quantization.
@@ -148,14 +145,14 @@ NORM_SECONDS = 3e-6
 def compose(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> Float[np.ndarray, "n parts"]:
-    """Return the seconds of each part (such as experts) of ``n`` steps, summed over all layers."""
+    """Return the time in seconds of each part (such as experts) of ``n`` steps, over all layers."""
     return compose_many(kernels, [deployment], [batches])[0]
 
 
 def compose_many(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n parts"]:
-    """Return the seconds of each part (such as experts) of ``n`` steps of ``m`` deployments.
+    """Return the time in seconds of each part (such as experts) of ``n`` steps per deployment.
 
     All calls of one kernel type are evaluated together, so that thousands of deployments take
     seconds.
@@ -180,7 +177,7 @@ def compose_many(
 def _times(
     kernels: KernelSurrogates, kind: Kernels, gpus: list[GpuSpec], calls: list[Call], width: int
 ) -> Times:
-    """Return the seconds of each call in each step, multiplied by its number of runs."""
+    """Return the time in seconds of each call in each step, multiplied by its number of runs."""
 
     def rows(values: Sequence[Any]) -> Float[np.ndarray, "calls n_or_1"]:
         found = np.empty((len(values), width if any(map(np.ndim, values)) else 1))
@@ -213,7 +210,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _products(
     kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
 ) -> Times:
-    """Return the seconds of matrix products; with static scales, without quantizing activations."""
+    """Return the time of matrix products in seconds; static scales save quantizing activations."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
@@ -327,7 +324,7 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
-    """Return the seconds of vLLM's all-reduce, less the time that another engine's kernel saves.
+    """Return vLLM's all-reduce time in seconds, less the time that another engine's kernel saves.
 
     All-reduces that are fused with a norm have the time of the fused kernel.
     """
@@ -385,14 +382,12 @@ _NO_DRAFTS: dict[str, Any] = {
 class Phase:
     """Decode or prefill, with its kernels of recurrent layers and sparse attention.
 
-    Attributes:
-        rows: Function of batches that returns the number of requests, and the new and cached tokens
-            per request.
-        operators: Kernel types by type of recurrent layer; for DeepSeek-V4, by number of tokens per
-            compressed key. DeepSeek-V4's layers with only a window (key 0) were not measured. They
-            have the times of the attention with the fewest keys.
-        datasheet: Function that returns the seconds of a recurrent layer or attention at the GPU's
-            memory bandwidth and peak FLOP/s.
+    Attributes: rows: Function of batches that returns the number of requests, and the new and
+        cached tokens per request. operators: Kernel types by type of recurrent layer; for
+        DeepSeek-V4, by number of tokens per compressed key. DeepSeek-V4's layers with only a window
+        (key 0) were not measured. They have the times of the attention with the fewest keys.
+        datasheet: Function that returns the time in seconds of a recurrent layer or attention at
+        the GPU's memory bandwidth and peak FLOP/s.
     """
 
     rows: Callable[[UniformBatches], tuple[object, object, object]]
@@ -484,7 +479,7 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Return the roofline seconds of one layer's attention or recurrence, without draft tokens."""
+    """Return a layer's roofline time of attention or recurrence, in seconds; no draft tokens."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
@@ -515,7 +510,7 @@ def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
 def _fitted_seconds(
     names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes: Column
 ) -> Times:
-    """Return the seconds of calls: fitted or, without a fit, the roofline time (the last size)."""
+    """Return the fitted time of calls in seconds or, without a fit, their roofline (last size)."""
 
     def seconds(chip: GpuSpec, name: str, *call: Column) -> Seconds:
         *known, datasheet = call

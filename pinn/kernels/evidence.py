@@ -44,7 +44,7 @@ class KernelUse:
 
     @property
     def total_seconds(self) -> float:
-        """Return the seconds of all runs of the kernel in one step."""
+        """Return the time in seconds of all runs of the kernel in one step."""
         return self.count * self.seconds
 
 

@@ -89,7 +89,7 @@ class LatentCore:
         return LatentCore(found)
 
     def seconds(self, gpu: GpuSpec, form: str, *sizes: Numbers) -> Times:
-        """Return the seconds of decode attention beyond a launch. Arguments broadcast.
+        """Return the time in seconds of decode attention beyond a launch. Arguments broadcast.
 
         The result is at least the roofline lower bound.
 
@@ -143,12 +143,10 @@ class LatentPrefill:
     def fit(rows: pd.DataFrame, gpus: Gpus, products: Products) -> LatentPrefill:
         """Fit weights to measured MLA modules; without rows, ``UNMEASURED_PREFILL`` applies.
 
-        Args:
-            rows: Measured modules (attention with projections), with the columns of
-                ``LATENT_PREFILL_LAYOUT``.
-            gpus: Datasheets by the names in the rows.
-            products: Function that returns the seconds of matrix products, such as
-                ``OperatorSurrogate.seconds``.
+        Args: rows: Measured modules (attention with projections), with the columns of
+            ``LATENT_PREFILL_LAYOUT``. gpus: Datasheets by the names in the rows. products: Function
+            that returns the time in seconds of matrix products, such as
+            ``OperatorSurrogate.seconds``.
         """
         if len(rows) == 0:
             return LatentPrefill()
@@ -167,7 +165,7 @@ class LatentPrefill:
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
     def seconds(self, gpu: object, *sizes: Numbers) -> Times:
-        """Return the seconds of prefill attention beyond a launch. Arguments broadcast.
+        """Return the time in seconds of prefill attention beyond a launch. Arguments broadcast.
 
         The result is at least the roofline lower bound.
 

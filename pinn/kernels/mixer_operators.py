@@ -321,7 +321,7 @@ class MixerOperator:
 
 
 def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
-    """Return the seconds of the matrix products in the measured attention, for each row's heads."""
+    """Return the time in seconds of the matrix products that were measured with the attention."""
     model, tokens = load_model(_FLASH), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
@@ -498,11 +498,9 @@ class MixerFits:
     def fit(tables: Mapping[str, pd.DataFrame], gpus: Gpus, products: Products) -> MixerFits:
         """Fit the weights of every kernel type that has rows, per GPU and over all GPUs.
 
-        Args:
-            tables: Rows of each kernel type, as ``read_mixer_kernels`` returns them.
-            gpus: Datasheets by the names in the rows.
-            products: Function that returns the seconds of matrix products, such as
-                ``OperatorSurrogate.seconds``.
+        Args: tables: Rows of each kernel type, as ``read_mixer_kernels`` returns them. gpus:
+            Datasheets by the names in the rows. products: Function that returns the time in seconds
+            of matrix products, such as ``OperatorSurrogate.seconds``.
         """
         found = {}
         for name, rows in tables.items():
@@ -522,7 +520,7 @@ class MixerFits:
     def seconds(
         self, operator: str, gpu: GpuSpec, sizes: Mapping[str, Float[np.ndarray, " n"]]
     ) -> Float[np.ndarray, " n"] | None:
-        """Return the seconds of a kernel type on a GPU; None if it was fitted on no GPU.
+        """Return the time in seconds of a kernel type on a GPU; None if it was fitted on no GPU.
 
         Args:
             operator: Name of a kernel type in ``timed_operators``, or of one that was never

@@ -187,7 +187,7 @@ def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
 
 
 def _sums(page: Page) -> dict[str, tuple[float, float, float]]:
-    """Return the sums on a metrics page: direction -> (bytes, seconds, number of transfers)."""
+    """Return a metrics page's sums (bytes, seconds, number of transfers) by direction."""
     found = {}
     for way, names in _SERIES.items():
         label = {"load": "CPU_to_GPU", "store": "GPU_to_CPU"}[way]

@@ -206,7 +206,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return a model's sizes and work on one of ``tp`` GPUs: field of ``CostFacts`` -> value."""
+    """Return a model's sizes and work on one of ``tp`` GPUs, by field of ``CostFacts``."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -224,7 +224,7 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """Return the fields of ``CostFacts`` about routed experts, as field -> value.
+    """Return the values of the fields of ``CostFacts`` on routed experts, by field.
 
     A dense model has 0 experts of width 0.
     """

@@ -82,7 +82,7 @@ def launched_layers(w: CostFacts) -> Values:
 
 
 def activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds that kernels between matrix products need to move one token's data."""
+    """Return the time in seconds in which kernels between matrix products move one token's data."""
     return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 

@@ -239,7 +239,7 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
 
 
 def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -> dict[str, float]:
-    """Return the attention or recurrent work of ``count`` equal layers, as field -> value.
+    """Return the attention or recurrent work of ``count`` equal layers, by field.
 
     The fields are those of ``CostFacts``: cached elements and bytes per token, and FLOP per key in
     decode and per (query, key) pair in prefill. Scores and weighted values take 2 FLOP per head and

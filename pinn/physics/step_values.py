@@ -48,12 +48,12 @@ def floor_seconds(costs: StepCosts, sums: BatchSums, shared: BatchSums | None = 
 
 
 def gemm_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the arithmetic seconds of all matrix products except those of routed experts."""
+    """Return the arithmetic time of all matrix products except routed experts, in seconds."""
     return costs.gemm_token_s * sums.tokens + costs.head_sequence_s * sums.requests
 
 
 def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds of arithmetic in routed experts, for the tokens of all replicas."""
+    """Return the arithmetic time of routed experts for the tokens of all replicas, in seconds."""
     return costs.expert_token_s * sums.tokens * costs.expert_replicas
 
 
@@ -138,7 +138,7 @@ def host_requests(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds of matrix products without routed experts: max(reading, arithmetic)."""
+    """Return the time of all matrix products but routed experts: max(reading, arithmetic), in s."""
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
@@ -162,7 +162,7 @@ def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
 
 
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
-    """Return the all-reduce seconds of the first ``message_bytes`` bytes of each message."""
+    """Return the all-reduce time of each message's first ``message_bytes`` bytes, in seconds."""
     tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
     return costs.small_all_reduce_token_s * tokens
 
@@ -227,7 +227,7 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the arithmetic seconds of routed experts for the tokens beyond ``WAVE_TOKENS``."""
+    """Return routed experts' arithmetic time for tokens beyond ``WAVE_TOKENS``, in seconds."""
     return costs.expert_token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
 
 

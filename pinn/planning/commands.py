@@ -83,7 +83,7 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
 
 @cache
 def _words_of(engine: str) -> dict[str, str]:
-    """Return field -> option in an engine's command, for fields whose declaration lacks the option.
+    """Return an engine's option for each field whose declaration does not name the option.
 
     Fields with an empty option are not part of the command: the program to run, facts about the
     server, or the simulator's settings. For vLLM, the words are parts of its compilation config,

@@ -65,7 +65,7 @@ def read_prices(
     purchased: str | Mapping[str, float] = "",
     years: float | None = None,
 ) -> dict[str, Price]:
-    """Return full name of a GPU -> its price.
+    """Return the price of each GPU, by the GPU's full name.
 
     Args:
         rented: Prices per GPU and hour, as a mapping or a text such as ``H100=2.5 H200=3.2``; or

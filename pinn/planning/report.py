@@ -78,7 +78,7 @@ def _shown(plan: Plan) -> list[Choice]:
 
 
 def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
-    """Return column of the terminal's table -> function that returns a row's text in that column.
+    """Return, for each column of the terminal's table, the function that writes a row's cell.
 
     The page and the CSV file have further columns.
     """
@@ -294,7 +294,7 @@ def write_files(plan: Plan, folder: Path) -> None:
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """Return the rows of plan.csv, best first, as column -> value; column names have the unit."""
+    """Return the rows of plan.csv, best first, as dicts; column names have the unit."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
         _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))

@@ -41,7 +41,7 @@ _GRAIN_TOKENS = 64
 def step_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return the seconds of steps with equal requests; ``requests`` are as for ``uniform_sums``."""
+    """Return step times in seconds with equal requests; arguments as in ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return step_time(deployment_features(latency.deployment, sums), latency.beta)
 

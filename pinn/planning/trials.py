@@ -62,7 +62,7 @@ def output_tokens_per_s(run: Run) -> float:
 def percentiles(
     values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"], asked: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Return name of a statistic -> its value over latencies, in seconds; None if it is infinite.
+    """Return statistics of latencies in seconds, by name; None for an infinite value.
 
     Args:
         values: Latencies in seconds.

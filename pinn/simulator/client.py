@@ -26,12 +26,12 @@ from pinn.simulator.state import (
 
 
 def group_of(engine: Engine, replica: int) -> int:
-    """Return the number of a replica's group, whose replicas run every step together."""
+    """Return the index of a replica's group, whose replicas run every step together."""
     return replica * engine.config.n_groups // engine.config.n_replicas
 
 
 def first_of(engine: Engine, group: int) -> int:
-    """Return the number of the first replica of a group."""
+    """Return the index of the first replica of a group."""
     return group * (engine.config.n_replicas // engine.config.n_groups)
 
 
@@ -41,7 +41,7 @@ def replicas_of(engine: Engine, group: int) -> range:
 
 
 def first_server(engine: Engine, replica: int) -> int:
-    """Return the number of the first API server in the deployment copy of a replica."""
+    """Return the index of the first API server in the deployment copy of a replica."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
@@ -190,10 +190,8 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     """Return how many tokens a decode generates: the next token and the accepted draft tokens.
 
-    Args:
-        engine: State of the engine.
-        r: Number of the request.
-        sampled: Number of tokens that the step sampled for the request: 1 + its draft tokens.
+    Args: engine: State of the engine. r: Index of the request. sampled: Number of tokens that the
+        step sampled for the request: 1 + its draft tokens.
     """
     request, drafted = engine.requests[r], sampled - 1
     if drafted == 0:

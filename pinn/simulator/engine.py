@@ -45,7 +45,7 @@ class Config:
     pipeline_parallel_size: I8
     least_loaded: I8
     router: I8  # routing rule, or ``NO_ROUTER``
-    first_copy: I8  # number, within the fleet, of the engine's first server
+    first_copy: I8  # index, within the fleet, of the engine's first server
     router_interval_s: F8  # seconds between two updates of the router's view of the copies
     prefix_weight: F8
     queue_weight: F8
@@ -91,7 +91,7 @@ class Config:
     transfer_token_s: F8
     source_token_s: F8  # seconds per transferred token on a prefill worker's link
     admission_share: F8  # initial share of a request's output that SGLang reserves at admission
-    most_reread: F8  # maximum share of the decodes' KV reads that hits in the L2 cache save
+    most_reread: F8  # maximum share of the decodes' KV reads that L2 cache hits avoid
     # Second tier of the KV cache, described in ``pinn.simulator.offloading``.
     tier: I8  # second tier: ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
     tier_chunks: I8
@@ -144,7 +144,7 @@ class Counters:
     deadlines: I8  # number of events in the heap of client timeouts
     due: I8  # number of events in the heap of next turns of conversations
     all_sent: I8
-    next: I8  # number of the next request to send
+    next: I8  # index of the next request to send
     sent: I8  # number of requests whose clients still wait, under a concurrency limit
     unresolved: I8  # number of unfinished requests of the open load stage
     n_steps: I8  # number of filled rows of the step records

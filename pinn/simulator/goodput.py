@@ -17,7 +17,7 @@ from pinn.simulator.statistics import left_behind
 
 
 def latencies_s(run: Run) -> Latencies:
-    """Return metric -> latency of each request, in seconds.
+    """Return the latencies of each request in seconds, by metric.
 
     Latencies are infinite for requests that were not served, and NaN where a metric is undefined.
     TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
@@ -106,6 +106,6 @@ def goodput(run: Run, slo: Slo) -> Goodput:
 
 
 def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
-    """Return metric -> share of requests that meet the limit on this metric alone."""
+    """Return, by metric, the share of requests that meet the limit on this metric alone."""
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}

@@ -158,7 +158,7 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: 
 
 
 def shared_seconds(latency: LatencyModel, engine: Engine, group: int) -> float:
-    """Return the seconds of the experts' work in a group's step, which all its replicas share."""
+    """Return the time of the experts' work that a group's replicas share in a step, in seconds."""
     if not hasattr(latency, "shared_step_time"):
         return 0.0
     return float(latency.shared_step_time(*engine.groups[group].shared[: len(SHARED_SUMS)]))
@@ -278,7 +278,7 @@ def encoder_numbers(encoder: EncoderTime) -> np.record:
 
 @inner
 def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
-    """Return the encoder's seconds for the images or audio clips that begin in the new batch."""
+    """Return the encoder's time on images or audio that begin in the new batch, in seconds."""
     of = latency.encoder
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth

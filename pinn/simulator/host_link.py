@@ -75,11 +75,9 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
 
     Return the time in seconds when the step's batch can begin.
 
-    Args:
-        engine: State of the engine.
-        replica: Number of the replica.
-        computed_s: Time in seconds when the GPU has computed the blocks that earlier steps store.
-        column: Number of the batch at whose end the scheduler learns of ended transfers.
+    Args: engine: State of the engine. replica: Index of the replica. computed_s: Time in seconds
+        when the GPU has computed the blocks that earlier steps store. column: Index of the batch at
+        whose end the scheduler learns of ended transfers.
     """
     state = engine.replicas[replica]
     if engine.config.tier == BY_NODE:

@@ -77,7 +77,7 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """Return metric -> (lower, upper) end of its interval, for a run's means or one percentile.
+    """Return the (lower, upper) end of each metric's interval, for means or one percentile.
 
     TTFT gets the wider of its simulated interval and its interval below saturation. If this moves
     an end of TTFT, the end of E2E moves by the same time.

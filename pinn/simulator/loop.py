@@ -93,7 +93,7 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
 
 
 def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[float, int]:
-    """Return the seconds of a group's step, and the number of the slowest replica.
+    """Return the time in seconds of a group's step, and the index of the slowest replica.
 
     Ranks with shared experts exchange tokens in every layer, so they run in lockstep
     (``DPEngineCoreProc.run_busy_loop``). The step lasts as long as the slowest rank's own part

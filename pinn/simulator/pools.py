@@ -44,7 +44,7 @@ class Transfers:
     link_bytes: Float[np.ndarray, " requests"]
 
     def columns(self) -> dict[str, Shaped[np.ndarray, " requests"]]:
-        """Return column name -> values of the table of transfers, one value per request."""
+        """Return the columns of the table of transfers, by name; one value per request."""
         return {f"transfer_{f.name}": getattr(self, f.name) for f in fields(self)}
 
     @property

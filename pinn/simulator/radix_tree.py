@@ -10,7 +10,7 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import Node, Request
 
-#: Number of the root node, and numbers of the heaps of evictable leaves, on the GPU and in host
+#: Index of the root node, and indices of the heaps of evictable leaves, on the GPU and in host
 #: memory.
 ROOT = 1
 GPU, HOST = range(2)

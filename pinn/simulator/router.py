@@ -27,7 +27,7 @@ NO_QUEUE = 1 << 60
 
 
 def route(engine: Engine, r: int, moment: float) -> int:
-    """Return the number of the replica that receives a request."""
+    """Return the index of the replica that receives a request."""
     config = engine.config
     if config.n_replicas == 1:
         return 0
@@ -106,11 +106,9 @@ def shortest_queue(engine: Engine) -> int:
 def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
     """Return the open copy with the highest score, this score, and a random number for ties.
 
-    Args:
-        engine: State of the engine whose copies are compared.
-        r: Number of the request.
-        most: Maximum queue length of all copies, including copies in other engines.
-        least: Minimum queue length of all copies, including copies in other engines.
+    Args: engine: State of the engine whose copies are compared. r: Index of the request. most:
+        Maximum queue length of all copies, including copies in other engines. least: Minimum queue
+        length of all copies, including copies in other engines.
     """
     best, highest, drawn = -1, -np.inf, -1.0
     for copy in range(engine.config.n_copies):

@@ -35,7 +35,7 @@ def server_statistics(
 
 
 def server_of_requests(run: Run) -> Int[np.ndarray, " requests"]:
-    """Return the number of the server that each request was sent to."""
+    """Return the index of the server that each request was sent to."""
     return run.requests.replica // (run.replicas // run.copies)
 
 

@@ -344,7 +344,7 @@ _TIERS = {
 
 
 def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
-    """Return name -> value of the engine's settings for a second KV tier.
+    """Return the engine's settings of a second KV tier, by name.
 
     The number of chunks is limited to the number of block keys, since a run cannot fill more.
     """

@@ -125,7 +125,7 @@ class Request:
     source: I8  # prefill worker that sends keys and values, or copy that a fleet's router chose
     loading_s: F8  # time when KV blocks for the transferred keys and values were allocated
     moved: I8  # number of tokens transferred to the decode server, which had cached the others
-    eligible: I8  # number of the first scheduler call in which the request may decode again
+    eligible: I8  # index of the first scheduler call in which the request may decode again
     token_s: F8  # end time of the last batch that samples a token for the request
     unverified: I8  # number of draft tokens in ``computed`` that no ended step has verified yet
     drafted_tokens: I8  # number of draft tokens that steps have verified
@@ -138,14 +138,14 @@ class Request:
     arriving: I4  # number of tokens in the GPU's KV cache once the request's load has ended
     first_seen: I8  # index of the request's first entry in ``tier_seen``
     tier_chunks: I4  # number of the request's first chunks that are stored or need no store
-    tier_end: I4  # number of the last chunk that the request has stored, plus 1
+    tier_end: I4  # 1 + index of the last chunk that the request has stored
     tier_blocks: I4  # number of KV blocks when the request was last scheduled
     tier_jobs: I4  # number of the request's transfers in flight
     tier_row: I4  # row of the block table when the request ended; -1 without blocks
     tier_stores: I1  # 1 if the request has stored a chunk
     tier_frees: I1  # 1 if a later step frees the request's row of the block table
     prefilling: I1  # 1 while the prompt is being computed or loaded
-    tier_turn: I8  # number of the scheduler call that first scheduled the request
+    tier_turn: I8  # index of the scheduler call that first scheduled the request
     tier_rank: I8
     tier_near: I8  # index of the chunk whose LRU rank the request has set last
     loaded_tokens: I8
@@ -211,7 +211,7 @@ class Replica:
     link_free_s: F8  # time when the link to the host is free
     heard_s: F8  # time when the scheduler last processed ended batches
     tier_target: F8  # ARC's target size of T1 (target_t1_size)
-    jobs_first: I8  # number of the oldest transfer in flight
+    jobs_first: I8  # index of the oldest transfer in flight
     jobs_made: I8
     seen_ends: I8  # number of transfers whose end the worker has seen, but not the scheduler
     events: I8  # number of events of transfers so far: planned, begun, ended, reported
@@ -250,7 +250,7 @@ class Copy:
     """State of a copy of the deployment, behind a router or a load balancer."""
 
     closed: I8  # 1 if the router sends no requests to this copy of the deployment
-    turn: I8  # number of the router's latest choice that went to this copy of the deployment
+    turn: I8  # index of the router's latest choice that went to this copy of the deployment
     seen_requests: I8  # number of the copy's unfinished requests in the router's view
     seen_waiting: I8
     seen_usage: F8  # KV cache usage in the router's view, from 0 to 1
@@ -298,9 +298,9 @@ class Chunk:
     before: I4
     key: I4  # key of the chunk's last block
     references: I4  # loads in progress; -1 during the store; for a list's end, the list's length
-    kept: I1  # number of the list (``UNUSED``, ...) that contains the chunk
+    kept: I1  # index of the list (``UNUSED``, ...) that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
-    owner: I8  # number of the request or of the transfer that has stored the chunk
+    owner: I8  # index of the request or of the transfer that has stored the chunk
     rank: I8
 
 
@@ -323,7 +323,7 @@ class Node:
     listed: I1  # 1 if the node is in the list of nodes that are on the GPU and in host memory
     double_before: I4
     double_after: I4
-    loading: I8  # 1 + number of the transfer that loads the node, or 0
+    loading: I8  # 1 + index of the transfer that loads the node, or 0
     used: I8  # value of ``ticks`` at the node's last use
     place: Pair  # indices of the node in the two heaps of evictable leaves, or -1
 
@@ -332,7 +332,7 @@ class Job:
     """KV transfer between GPU and host memory, described in ``pinn.simulator.offloading``."""
 
     request: I8
-    planned: I8  # number of the scheduler call that planned the transfer
+    planned: I8  # index of the scheduler call that planned the transfer
     column: I8  # index of the batch whose end reports the transfer's end to the scheduler
     first: I4  # first chunk to transfer; next field: last chunk plus 1
     end: I4

@@ -89,10 +89,8 @@ def run_statistics(
 
     Warm-up requests are excluded. A stage has no metrics of steps, batches and the KV cache.
 
-    Args:
-        run: Records of the run.
-        stage: Number of the load stage; None for all stages.
-        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
+    Args: run: Records of the run. stage: Index of the load stage; None for all stages. percentiles:
+        Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
     return found | engine_statistics(run, percentiles) if stage is None else found
@@ -110,10 +108,8 @@ def client_statistics(
     gap in ``itl``, while ``step_itl`` has the gaps as clients see them. Drafted and accepted tokens
     are counted, too.
 
-    Args:
-        run: Records of the run.
-        stage: Number of the load stage; None for all stages.
-        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
+    Args: run: Records of the run. stage: Index of the load stage; None for all stages. percentiles:
+        Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     r = run.requests
     mine = r.of_stage(stage)

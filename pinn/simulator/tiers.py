@@ -90,12 +90,10 @@ def rank_last(engine: Engine, replica: int, place: int) -> None:
 def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: int) -> None:
     """Set a chunk's LRU rank by the request that uses it, unless a later request has used it, too.
 
-    Args:
-        engine: State of the engine.
-        replica: Number of the replica.
-        request: Request that uses the chunk; its first use of any chunk fixes its chunks' ranks.
-        chunk: Number of the chunk in the request; later chunks rank lower.
-        place: Index of the chunk in the tier, or 0 if the tier does not have the chunk.
+    Args: engine: State of the engine. replica: Index of the replica. request: Request that uses the
+        chunk; its first use of any chunk fixes its chunks' ranks. chunk: Index of the chunk in the
+        request; later chunks rank lower. place: Index of the chunk in the tier, or 0 if the tier
+        does not have the chunk.
     """
     if request.tier_rank == 0:
         request.tier_rank = _next_rank(engine.replicas[replica])

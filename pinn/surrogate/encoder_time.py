@@ -78,7 +78,7 @@ class EncoderTime:
         return sum(n * self.media.begun_in(c, new) for n, new, c, prefill in rows if prefill)
 
     def of_batch(self, batch: Batch) -> float:
-        """Return the seconds that the encoder adds to a step with this batch."""
+        """Return the time in seconds that the encoder adds to a step with this batch."""
         return self.seconds(self.begun_in(batch))
 
     def scaled(self, log_factor: float) -> "EncoderTime":

@@ -129,7 +129,7 @@ class Prediction:
     @overload
     def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Return the predicted seconds of a step with this batch; an array for several batches.
+        """Return the predicted step time of this batch in seconds; an array for several batches.
 
         Args:
             batch: Batch such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
@@ -191,7 +191,7 @@ class Prediction:
         )  # fmt: skip
 
     def _encoder_s(self, batch: Batch) -> float:
-        """Return the seconds that images or audio add to a step with this batch."""
+        """Return the time in seconds that images or audio add to a step with this batch."""
         return 0.0 if self.encoder is None else self.encoder.of_batch(batch)
 
     def _floors(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:

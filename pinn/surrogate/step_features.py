@@ -185,7 +185,7 @@ def overlapped(features: Features, beta: Features) -> Features:
 
 
 def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[np.ndarray, "..."]:
-    """Return the seconds of steps: host time plus the maximum of launching and the GPU's work.
+    """Return step times in seconds: host time plus the maximum of launching and the GPU's work.
 
     Args:
         features: Features of steps.

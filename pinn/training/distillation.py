@@ -128,7 +128,7 @@ class Distillation(lightning.LightningModule):
         return median
 
     def _seconds(self, batch: DistillationRows) -> Float[Tensor, "m n features"]:
-        """Return the predicted seconds of each step feature in each step (beta x feature)."""
+        """Return each step feature's predicted time in each step (beta x feature), in seconds."""
         beta, _ = self.network(batch.free, batch.rates)
         return batch.features * beta.float().unsqueeze(1)
 

@@ -65,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return each step's seconds from kernels and overheads; launching overlaps GPU work."""
+        """Return step times in seconds from kernels and overheads; launching overlaps GPU work."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)
@@ -164,7 +164,7 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Return the seconds of each of ``PART_GROUPS`` in each step, including overheads.
+    """Return the time in seconds of each of ``PART_GROUPS`` in each step, including overheads.
 
     Args:
         scalars: Calibration factors.

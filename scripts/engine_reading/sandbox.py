@@ -164,7 +164,7 @@ class Space(dict[str, Any]):
 
 
 def _imports(tree: ast.Module, path: str) -> dict[str, str]:
-    """Return imported name -> ``module`` or ``module.name``, for all imports of a file."""
+    """Return ``module`` or ``module.name`` of each import of a file, by the imported name."""
     package = path.rpartition("/")[0].replace("/", ".")
     found: dict[str, str] = {}
     for node in ast.walk(tree):

@@ -56,7 +56,7 @@ def field(source: EngineSource, name: str) -> tuple[Any, str]:
 
 @cache
 def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
-    """Return argument -> its default, and the first file that states this default."""
+    """Return each argument's default, and the first file that states this default."""
     found: dict[str, tuple[ast.expr, str]] = {}
     for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):

@@ -52,7 +52,7 @@ class Endpoint:
 
     @property
     def arguments(self) -> dict[str, inspect.Parameter]:
-        """Return name -> parameter of the arguments that a request may give."""
+        """Return the parameters that a request may give, by name."""
         taken = inspect.signature(self.function).parameters
         return {name: p for name, p in taken.items() if name not in self.withheld}
 

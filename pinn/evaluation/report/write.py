@@ -103,7 +103,7 @@ _TITLES = {
 
 
 def make_sections(tables: Tables) -> Sections:
-    """Return section title of the page -> the section's pictures and tables, possibly none."""
+    """Return the pictures and tables of each section of the page, by section title."""
     found = {
         title: _left_out(tables, split)
         for split, title in _TITLES.items()

@@ -201,7 +201,7 @@ class StatedServer:
 
     @property
     def all_flags(self) -> dict[str, FlagValue]:
-        """Return flag -> value as stated in the file, including the engine and its release."""
+        """Return the values that the file states, by flag, including the engine and its release."""
         return {**engine_flags(self.engine), **self.flags}
 
 

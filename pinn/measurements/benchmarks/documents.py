@@ -137,7 +137,7 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
 def throughputs(
     requests_per_s: float | None, output_tokens_per_s: float | None
 ) -> dict[str, float]:
-    """Return the requests and output tokens per second that a file states, as metric -> rate."""
+    """Return the requests and output tokens per second that a file states, by metric."""
     return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
 
 
@@ -155,7 +155,7 @@ def streamed(figures: dict[str, float]) -> dict[str, float]:
 def statistics_of(
     latency: str, lookup: Callable[[str], float | None], unit_s: float
 ) -> dict[str, float]:
-    """Return the mean and percentiles that a file has of one latency, as metric -> seconds.
+    """Return the mean and percentiles of one latency in a file, in seconds, by metric.
 
     Args:
         latency: Name of the latency, such as ``ttft``.
@@ -168,7 +168,7 @@ def statistics_of(
 
 
 def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -> dict[str, float]:
-    """Return the latencies in a file with keys such as ``mean_ttft``, as metric -> seconds.
+    """Return the latencies in a file with keys such as ``mean_ttft``, in seconds, by metric.
 
     Args:
         values: Content of the file.
@@ -186,7 +186,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """Return the mean and percentiles of a latency's positive samples, as metric -> seconds."""
+    """Return mean and percentiles of a latency's positive samples, in seconds, by metric."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -198,7 +198,7 @@ def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
 def request_figures(
     ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
 ) -> dict[str, float]:
-    """Return mean and percentiles of TTFT, E2E and TPOT over requests, as metric -> seconds."""
+    """Return mean and percentiles of TTFT, E2E and TPOT over requests, in seconds, by metric."""
     rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
     return (
         sample_figures("ttft", (first for first, _, _ in rows))

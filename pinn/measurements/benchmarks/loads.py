@@ -94,7 +94,7 @@ def _repeat(
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Return the clients' metrics over a simulated run's completed requests, as metric -> value.
+    """Return the clients' metrics over a simulated run's completed requests, by metric.
 
     Args:
         run: Simulated run of a workload of ``benchmark_workload``.

@@ -84,7 +84,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """Return a log line's iteration as column -> value, or the reason why the line is refused."""
+    """Return a log line's iteration by column, or the reason why the line is refused."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)

@@ -108,7 +108,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return (engine, model, GPU, precision, lengths, GPU count, clients) -> possible flags."""
+    """Return possible flags by (engine, model, GPU, precision, lengths, GPU count, clients)."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -215,7 +215,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
 
 def _ran(found: Found, row: Row) -> dict[str, object]:
-    """Return the columns of a measured row that state its launch flags, as column -> value."""
+    """Return the values of a measured row's launch flags, by column."""
     changed: dict[str, object] = dict.fromkeys(ADDED, "")
     changed |= {"facts": found.confidence, "facts_reason": found.reason}
     layout = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")

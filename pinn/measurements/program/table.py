@@ -140,7 +140,7 @@ _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit
 
 
 def machine_facts() -> dict[str, object]:
-    """Return facts about GPUs, driver and host that the machine reports, as name -> value."""
+    """Return the facts about GPUs, driver and host that the machine reports, by name."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),

@@ -152,7 +152,7 @@ def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) 
 def _moments(
     scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
 ) -> tuple[Columns, dict[str, np.ndarray]]:
-    """Return column -> time of each span's first event, and label -> index of each span's event."""
+    """Return times of each span's first events by column, and the events' indices by label."""
     columns: Columns = {}
     at = {label: events[label].first(count) for label in names}
     for label, name in names.items():

@@ -162,7 +162,7 @@ def _by_deployment(
 
 
 def _columns(rows: pd.DataFrame, expressions: About) -> dict[str, pd.Series]:
-    """Return name -> column that results from an expression over the columns of ``rows``."""
+    """Return new columns, by name, computed by expressions over the columns of ``rows``."""
     return {name: pd.Series(rows.eval(str(of)), rows.index) for name, of in expressions.items()}
 
 

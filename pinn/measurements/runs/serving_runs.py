@@ -275,7 +275,7 @@ def _duration_s(known: Workload, stage: str) -> float:
 
 
 def find_workloads(path: Path) -> dict[str, Workload]:
-    """Return name -> load, for the built-in loads and for files in a CSV's column ``workload``.
+    """Return the built-in loads, and those of files in a CSV's column ``workload``, by name.
 
     Args:
         path: CSV file, to whose folder paths are relative; it need not exist.

@@ -251,7 +251,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
 def states(
     requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
 ) -> dict[str, pa.DoubleArray]:
-    """Return the engine's state at the time when each request was queued, as name -> column.
+    """Return the engine's state at the time when each request was queued, by column.
 
     Args:
         requests: Table of requests, with their segments.

@@ -152,7 +152,7 @@ def alike_batches(steps: pd.DataFrame) -> UniformBatches:
 
 
 def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]:
-    """Return the flags in command-line arguments of vLLM: field (or ``precision``) -> value.
+    """Return the flags in vLLM's command-line arguments, by field (or ``precision``).
 
     Raises:
         PinnError: If a flag has a bad value.

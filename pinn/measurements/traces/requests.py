@@ -152,7 +152,7 @@ def _issues(column: Columns) -> pa.Array:
 
 
 def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
-    """Return the seconds between two events of each request; null if missing or out of order."""
+    """Return each request's seconds between two events; null if missing or out of order."""
     return _not_negative(pc.subtract(column(end), column(begin)))
 
 

@@ -347,7 +347,7 @@ def _node(job: Job, run: Run) -> Node:
 
 
 def _parts(job: Job, run: Run, chosen: np.ndarray) -> tuple[float, ...]:
-    """Return the seconds of each part of a step, averaged over the steps in ``chosen``."""
+    """Return the time in seconds of each part of a step, averaged over the steps in ``chosen``."""
     if not chosen.any():
         return ()
     weights = chosen[None, :] / chosen.sum()

@@ -39,13 +39,11 @@ _READY, _FAIL, _RESTART, _TICK = range(4)
 class ServerState:
     """State of a server of a fleet.
 
-    Attributes:
-        kind: Number of the server's kind (servers of one kind have equal deployments).
-        copy: Number of the server among the servers of its kind.
-        status: Status from ``OFF`` to ``DOWN``.
-        since_s: Time in seconds when the current start was requested, while the server is on.
-        on: Past (begin, end) spans in which the server's GPUs were in use, in seconds.
-        serial: Number of starts so far; events planned for an earlier start are dropped.
+    Attributes: kind: Index of the server's kind (servers of one kind have equal deployments). copy:
+        Index of the server among the servers of its kind. status: Status from ``OFF`` to ``DOWN``.
+        since_s: Time in seconds when the current start was requested, while the server is on. on:
+        Past (begin, end) spans in which the server's GPUs were in use, in seconds. serial: Number
+        of starts so far; events planned for an earlier start are dropped.
     """
 
     kind: int
@@ -294,7 +292,7 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return array name -> number of entries per server, for arrays whose first axis is servers."""
+    """Return each array's number of entries per server; other arrays are omitted."""
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -305,7 +303,7 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Return array name -> saved initial values: of an idle server, and of all requests."""
+    """Return copies of an engine's initial arrays, by name: one idle server, and all requests."""
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 

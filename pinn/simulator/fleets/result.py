@@ -284,7 +284,7 @@ class FleetSimulation(Served):
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
     """Return the records of the requests that mask ``mine`` selects: requests of one server kind.
 
-    Replicas are numbered from 0; ``first_rank`` is the number of the kind's first replica.
+    Replicas are numbered from 0; ``first_rank`` is the index of the kind's first replica.
     """
     columns = {
         name: value[mine] if np.ndim(value) else value for name, value in vars(records).items()

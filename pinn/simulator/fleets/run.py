@@ -28,14 +28,12 @@ from pinn.simulator.workloads.workload import Workload
 class FleetRun:
     """Records of a simulated fleet.
 
-    Attributes:
-        run: Requests as clients see them, and the steps of all servers.
-        kinds: Run of the servers of each kind, with the records of all requests of the fleet.
-        kind: Number of the kind that served each request; -1 for requests that no server served.
-        servers: State of each server at the end, with the time spans in which it was on, kind by
-            kind.
-        resent: Number of requests that were sent again because their server failed.
-        lost: Number of requests that ended because their server failed.
+    Attributes: run: Requests as clients see them, and the steps of all servers. kinds: Run of the
+        servers of each kind, with the records of all requests of the fleet. kind: Index of the kind
+        that served each request; -1 for requests that no server served. servers: State of each
+        server at the end, with the time spans in which it was on, kind by kind. resent: Number of
+        requests that were sent again because their server failed. lost: Number of requests that
+        ended because their server failed.
     """
 
     run: Run

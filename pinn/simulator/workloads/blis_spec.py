@@ -44,7 +44,7 @@ class BlisArrival(Strict):
     def gaps_s(
         self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Return the seconds between a client's requests; ``faster`` divides gaps set by ``scale``.
+        """Return a client's gaps between requests in s; ``faster`` divides gaps set by ``scale``.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.

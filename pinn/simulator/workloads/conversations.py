@@ -88,7 +88,7 @@ def converse(
     draw: DrawLengths,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Return column name -> values of a workload of conversations.
+    """Return the columns of a workload of conversations, by name.
 
     Args:
         shape: Number of turns, lengths and pauses of each conversation.

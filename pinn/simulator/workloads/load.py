@@ -326,7 +326,7 @@ class LoadFlags:
     def _alone(
         self, offset: np.ndarray, rng: np.random.Generator, media_tokens: int
     ) -> dict[str, Any]:
-        """Return column name -> values of a workload of single requests, not conversations."""
+        """Return the columns of a workload of single requests (no conversations), by name."""
         count = len(offset)
         prompt = self.prefix_len + media_tokens + self._lengths(self.input_len or 0, count, rng)
         output = self._lengths(self.output_len or 0, count, rng)
@@ -342,7 +342,7 @@ class LoadFlags:
     def _conversations(
         self, shape: ConversationShape, offset: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Return column name -> values of a workload of conversations."""
+        """Return the columns of a workload of conversations, by name."""
 
         def draw(mean: int, count: int) -> np.ndarray:
             return self._lengths(mean, count, rng)

@@ -28,12 +28,10 @@ def share_prompts(
 
     A request's donor is an earlier request that begins with the same tokens.
 
-    Args:
-        group: Number of each request's group, whose prompts share their first tokens; -1 for none.
-        prefix_tokens: Number of tokens that each request shares with its group.
-        prompt: Identity of each prompt: equal numbers mean equal prompts, -1 a unique prompt. None
-            if all prompts are unique.
-        prompt_tokens: Prompt length of each request in tokens.
+    Args: group: Index of each request's group, whose prompts share their first tokens; -1 for none.
+        prefix_tokens: Number of tokens that each request shares with its group. prompt: Identity of
+        each prompt: equal numbers mean equal prompts, -1 a unique prompt. None if all prompts are
+        unique. prompt_tokens: Prompt length of each request in tokens.
 
     Returns:
         ``shares_with``, the index of the donor (-1 for none), and ``shared_tokens``.
@@ -182,7 +180,7 @@ class Workload:
 
     @cached_property
     def turns(self) -> Int[np.ndarray, " n"]:
-        """Number of each request (turn) within its conversation, from 0."""
+        """Index of each request (turn) within its conversation, from 0."""
         before, found = self.follows, (~self.starts).astype(np.int64)
         while (waits := before >= 0).any():  # each pass looks back twice as many turns
             earlier = np.maximum(before, 0)
@@ -192,7 +190,7 @@ class Workload:
 
     @cached_property
     def conversations(self) -> Int[np.ndarray, " n"]:
-        """Number of each request's conversation, in the order of their first turns."""
+        """Index of each request's conversation, in the order of their first turns."""
         first = np.where(self.starts, np.arange(len(self)), self.follows)
         while not self.starts[first].all():
             first = first[first]

@@ -100,7 +100,7 @@ def group_weights(rows: pd.DataFrame) -> Rows:
 
 
 def _metrics(rows: pd.DataFrame) -> dict[str, Mask]:
-    """Return metric -> mask of the rows with this metric."""
+    """Return a mask of the rows with each metric, by metric."""
     names = sorted(rows["metric"].unique())
     return {name: (rows["metric"] == name).to_numpy() for name in names}
 

@@ -107,7 +107,7 @@ SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
 
 
 def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
-    """Return split method -> its splits, and write the splits to a folder as JSON.
+    """Return the splits of each split method, and write them to a folder as JSON.
 
     The files are a record of the rows on which each result was tested.
 
