@@ -36,13 +36,16 @@ PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
 class Intervals:
     """``n`` intervals of a trace between starts of steps, with the mean step of each interval.
 
-    Attributes: features: Step features, averaged over the steps of each interval. A step takes the
-        longer of kernel launching and GPU work according to the coefficients before calibration;
-        features of the other one are 0. seconds: Mean seconds per step of each interval. steps:
-        Number of steps of each interval; 1 if start times of adjacent steps are known. row: Row
-        index of each interval in the cycle table. part: Index into ``PARTS``: the part of the run's
-        time in which each interval lies. sums: Sums over a step's batch, such as its tokens,
-        averaged over the steps of each interval.
+    Attributes:
+        features: Step features, averaged over the steps of each interval. A step takes the longer
+            of kernel launching and GPU work according to the coefficients before calibration;
+            features of the other one are 0.
+        seconds: Mean seconds per step of each interval.
+        steps: Number of steps of each interval; 1 if start times of adjacent steps are known.
+        row: Row index of each interval in the cycle table.
+        part: Index into ``PARTS``: the part of the run's time in which each interval lies.
+        sums: Sums over a step's batch, such as its tokens, averaged over the steps of each
+            interval.
     """
 
     features: Float[np.ndarray, "n step_features"]

@@ -68,11 +68,14 @@ Sizes = tuple[object, ...]
 class Kernels:
     """Kernels of one type in a part of a step, such as the decode attention.
 
-    Attributes: calls: Function of a deployment and its batches that yields the kernel calls of its
-        steps. seconds: Function of surrogates, GPUs, number formats and sizes that returns the time
-        in seconds of each call. sizes: Names of the first sizes of a call, as in the tables of
-        measured kernels; empty for unmeasured kernels. operator: Name of the kernel type whose
-        surrogate was fitted to measured kernels; empty for none.
+    Attributes:
+        calls: Function of a deployment and its batches that yields the kernel calls of its steps.
+        seconds: Function of surrogates, GPUs, number formats and sizes that returns the time in
+            seconds of each call.
+        sizes: Names of the first sizes of a call, as in the tables of measured kernels; empty for
+            unmeasured kernels.
+        operator: Name of the kernel type whose surrogate was fitted to measured kernels; empty for
+            none.
     """
 
     calls: Callable[[Deployment, UniformBatches], Calls]
@@ -382,12 +385,14 @@ _NO_DRAFTS: dict[str, Any] = {
 class Phase:
     """Decode or prefill, with its kernels of recurrent layers and sparse attention.
 
-    Attributes: rows: Function of batches that returns the number of requests, and the new and
-        cached tokens per request. operators: Kernel types by type of recurrent layer; for
-        DeepSeek-V4, by number of tokens per compressed key. DeepSeek-V4's layers with only a window
-        (key 0) were not measured. They have the times of the attention with the fewest keys.
+    Attributes:
+        rows: Function of batches that returns the number of requests, and the new and cached tokens
+            per request.
+        operators: Kernel types by type of recurrent layer; for DeepSeek-V4, by number of tokens per
+            compressed key. DeepSeek-V4's layers with only a window (key 0) were not measured. They
+            have the times of the attention with the fewest keys.
         datasheet: Function that returns the time in seconds of a recurrent layer or attention at
-        the GPU's memory bandwidth and peak FLOP/s.
+            the GPU's memory bandwidth and peak FLOP/s.
     """
 
     rows: Callable[[UniformBatches], tuple[object, object, object]]

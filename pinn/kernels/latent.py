@@ -143,10 +143,12 @@ class LatentPrefill:
     def fit(rows: pd.DataFrame, gpus: Gpus, products: Products) -> LatentPrefill:
         """Fit weights to measured MLA modules; without rows, ``UNMEASURED_PREFILL`` applies.
 
-        Args: rows: Measured modules (attention with projections), with the columns of
-            ``LATENT_PREFILL_LAYOUT``. gpus: Datasheets by the names in the rows. products: Function
-            that returns the time in seconds of matrix products, such as
-            ``OperatorSurrogate.seconds``.
+        Args:
+            rows: Measured modules (attention with projections), with the columns of
+                ``LATENT_PREFILL_LAYOUT``.
+            gpus: Datasheets by the names in the rows.
+            products: Function that returns the time in seconds of matrix products, such as
+                ``OperatorSurrogate.seconds``.
         """
         if len(rows) == 0:
             return LatentPrefill()

@@ -498,9 +498,11 @@ class MixerFits:
     def fit(tables: Mapping[str, pd.DataFrame], gpus: Gpus, products: Products) -> MixerFits:
         """Fit the weights of every kernel type that has rows, per GPU and over all GPUs.
 
-        Args: tables: Rows of each kernel type, as ``read_mixer_kernels`` returns them. gpus:
-            Datasheets by the names in the rows. products: Function that returns the time in seconds
-            of matrix products, such as ``OperatorSurrogate.seconds``.
+        Args:
+            tables: Rows of each kernel type, as ``read_mixer_kernels`` returns them.
+            gpus: Datasheets by the names in the rows.
+            products: Function that returns the time in seconds of matrix products, such as
+                ``OperatorSurrogate.seconds``.
         """
         found = {}
         for name, rows in tables.items():

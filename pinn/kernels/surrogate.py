@@ -83,10 +83,11 @@ def multiplied_seconds(
 ) -> Rows:
     """Return the time in seconds of the matrix products (projections) around each row's attention.
 
-    Args: heads: Number of heads on this rank, per row. tokens: Number of tokens (rows of each
-        matrix product), per row. matmuls: Function of a number of heads that returns a rank's
-        matrix products. products: Function that returns the time in seconds of a matrix product on
-        one GPU.
+    Args:
+        heads: Number of heads on this rank, per row.
+        tokens: Number of tokens (rows of each matrix product), per row.
+        matmuls: Function of a number of heads that returns a rank's matrix products.
+        products: Function that returns the time in seconds of a matrix product on one GPU.
     """
     found = np.zeros(len(tokens))
     for local in np.unique(heads):

@@ -85,7 +85,7 @@ def hear_of_step(engine: Engine, now: float) -> None:
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``; streaming takes ``token_s`` seconds."""
+    """Count one streamed token of a step that ended at ``now``; it takes ``token_s`` seconds."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
@@ -113,7 +113,7 @@ def _begin(server: Server, now: float) -> None:
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
-    """Return whether new prompts have to wait during a group's next step; count such steps."""
+    """Return whether new prompts wait during a group's next step, and count steps of waiting."""
     if engine.config.prompt_wait_steps == 0:
         return False
     if engine.config.waits_for_all:
@@ -190,8 +190,10 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     """Return how many tokens a decode generates: the next token and the accepted draft tokens.
 
-    Args: engine: State of the engine. r: Index of the request. sampled: Number of tokens that the
-        step sampled for the request: 1 + its draft tokens.
+    Args:
+        engine: State of the engine.
+        r: Index of the request.
+        sampled: Number of tokens that the step sampled for the request: 1 + its draft tokens.
     """
     request, drafted = engine.requests[r], sampled - 1
     if drafted == 0:
@@ -214,7 +216,7 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
 
 
 def next_send_s(engine: Engine) -> float:
-    """Return the time in seconds when a client sends the next request; infinity while unknown."""
+    """Return the time in seconds when a client sends the next request; infinity if unknown."""
     counters = engine.counters
     if engine.config.role >= DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
@@ -248,14 +250,14 @@ def push_ending(engine: Engine, r: int, moment: float) -> None:
 
 
 def pop_ending(engine: Engine) -> int:
-    """Remove the request that ends first from the heap of endings and return it."""
+    """Remove the request that ends first from the heap of endings; return its index."""
     counters = engine.counters
     counters.endings -= 1
     return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
 def send(engine: Engine, moment: float) -> int:
-    """Send the next request and return its number; return -1 if the server refuses it at once.
+    """Send the next request and return its index; return -1 if the server rejects it at once.
 
     Under a concurrency limit the request occupies the slot that was freed first. A conversation
     keeps its slot from turn to turn.
@@ -311,7 +313,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """Record that a client sees its request end; a stage's last request may open the next stage."""
+    """Record that a client sees its request end; open the next stage after a stage's last one."""
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)
@@ -332,7 +334,7 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 
 
 def pass_on(engine: Engine, r: int, moment: float) -> None:
-    """Hand a request over to another engine, such as the other pool, at ``moment`` in seconds."""
+    """Hand a request over to another engine, such as the other P/D pool, at ``moment`` (s)."""
     counters = engine.counters
     leaving = engine.leaving[counters.leaving]
     leaving.moment_s, leaving.request = moment, r
@@ -349,7 +351,7 @@ def _open_stage(engine: Engine, moment: float) -> None:
 
 
 def open_next_stage(engine: Engine) -> None:
-    """Open load stages that are due by the clock, once earlier stages have sent all requests."""
+    """Open the load stages that are due, once earlier stages have sent all their requests."""
     config, counters = engine.config, engine.counters
     if config.stages_wait or counters.next == config.n_requests:
         return
@@ -494,7 +496,7 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
 
 
 def _drop_ended(engine: Engine, replica: int) -> None:
-    """Remove requests that no longer run from the running list, without reordering the rest."""
+    """Remove requests that no longer run from the running list; keep the order of the others."""
     state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):

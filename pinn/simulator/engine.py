@@ -346,7 +346,7 @@ _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
-    """Set the lengths of the arrays of a second KV tier; they are minimal without one."""
+    """Set the lengths of a second KV tier's arrays in ``config``; minimal ones without a tier."""
     on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
     chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
     config.n_tier = LISTS + chunks
@@ -387,7 +387,7 @@ def _make_idle(engine: Engine) -> None:
 
 
 def _make_tier(engine: Engine) -> None:
-    """Initialize a second KV tier as empty: all chunks are in its list of unused chunks."""
+    """Initialize a second KV tier as empty, with all chunks in its list of unused chunks."""
     engine.requests["tier_row"][:] = -1
     chunks, places = engine.tier, np.arange(engine.config.n_tier)
     ends = places < LISTS
@@ -420,7 +420,7 @@ def plain_engine(engine: Engine) -> Engine:
 
 
 def _plain(part: Any) -> Any:
-    """Convert a record or an array of records to Python objects; return other arrays unchanged."""
+    """Convert a record or an array of records to Python objects; return other values unchanged."""
     names = part.dtype.names
     if names is None:
         return part

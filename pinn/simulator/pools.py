@@ -44,7 +44,7 @@ class Transfers:
     link_bytes: Float[np.ndarray, " requests"]
 
     def columns(self) -> dict[str, Shaped[np.ndarray, " requests"]]:
-        """Return the columns of the table of transfers, by name; one value per request."""
+        """Return the columns of the table of transfers by name, with one value per request."""
         return {f"transfer_{f.name}": getattr(self, f.name) for f in fields(self)}
 
     @property
@@ -249,7 +249,7 @@ def simulate_pools(
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
-    """Return the workload of the prefill servers, and the workload of the decode servers.
+    """Split a workload into the prefill servers' part and the decode servers' part.
 
     A request without output passes through both pools like a request with one output token.
 
@@ -266,7 +266,7 @@ def halves(workload: Workload) -> tuple[Workload, Workload]:
 
 
 def _check_alike(prefill: Deployment, decode: Deployment) -> None:
-    """Refuse pools whose KV layouts differ, since keys and values are copied unchanged."""
+    """Raise an error if two pools have different KV layouts, since KV is copied unchanged."""
     for what, one, other in (
         ("model", prefill.model.name, decode.model.name),
         ("format of the KV cache", prefill.kv_cache_precision.name, decode.kv_cache_precision.name),

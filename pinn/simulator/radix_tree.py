@@ -208,7 +208,7 @@ def _count_free(engine: Engine, replica: int, blocks: int) -> None:
 
 
 def come_to_gpu(engine: Engine, replica: int, n: int) -> None:
-    """Count a node's blocks as present on the GPU, after an insertion or a load."""
+    """Count a node's blocks as being on the GPU, after an insertion or a load."""
     node = engine.nodes[replica, n]
     node.on_gpu = 1
     engine.nodes[replica, node.parent].gpu_children += 1
@@ -265,7 +265,7 @@ def idle_blocks(engine: Engine, replica: int, n: int) -> int:
 
 
 def note_double(engine: Engine, replica: int, n: int) -> None:
-    """Add node ``n`` to the list of nodes on GPU and host, or remove it (only with write-back)."""
+    """Add a node to the list of nodes on both GPU and host, or remove it (write-back only)."""
     config, node, state = engine.config, engine.nodes[replica, n], engine.replicas[replica]
     if config.tier_hits > 0 or not config.tier_unified:
         return

@@ -94,7 +94,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """Return the table rows on served requests, and on requests and tokens per second, by name."""
+    """Return table rows on served requests, and on requests and tokens per second, by name."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:
@@ -145,7 +145,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
 
 
 def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
-    """Return the table rows on hits, loads, stores and evictions of a second KV tier, by name."""
+    """Return table rows on hits, loads, stores and evictions of a second KV tier, by name."""
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
     text = (

@@ -104,11 +104,13 @@ def shortest_queue(engine: Engine) -> int:
 
 
 def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
-    """Return the open copy with the highest score, this score, and a random number for ties.
+    """Return the best open copy, its score, and the random number that breaks ties.
 
-    Args: engine: State of the engine whose copies are compared. r: Index of the request. most:
-        Maximum queue length of all copies, including copies in other engines. least: Minimum queue
-        length of all copies, including copies in other engines.
+    Args:
+        engine: State of the engine whose copies are compared.
+        r: Index of the request.
+        most: Maximum queue length of all copies, including copies in other engines.
+        least: Minimum queue length of all copies, including copies in other engines.
     """
     best, highest, drawn = -1, -np.inf, -1.0
     for copy in range(engine.config.n_copies):

@@ -35,31 +35,40 @@ STATUSES = {
 class RequestRecords:
     """Records of requests in sending order; times in seconds, NaN for events that did not happen.
 
-    Attributes: status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that
-        failed. stage: Index of the load stage. replica: Index of the data-parallel replica.
-        prompt_tokens: Prompt length. output_tokens: Tokens generated; 0 for a request without
-        output. cached_tokens: Prompt tokens found in the prefix cache when the request was first
-        scheduled. reused_tokens: Tokens found in the prefix cache, summed over all times the
-        request was scheduled. computed_tokens: Tokens computed, including recomputed ones, without
-        rejected draft tokens. preemptions: Number of preemptions of the request. arrival_s: Time
-        when the client sent the request. handed_s: Time when the API server put the request into
-        the engine's input queue. queued_s: Time when the scheduler received the request (vLLM's
-        event QUEUED). scheduled_s: Time when the request was first scheduled. first_token_s: Time
-        when the client saw the first token, or the result of a request without output. finish_s:
-        Time when the client saw the last token, or gave up. engine_first_token_s: End of the step
-        that generated the first token. engine_finish_s: End of the step that generated the last
-        token. early_preemptions: Number of preemptions before the first token. recomputed_tokens:
-        Prompt and generated tokens at each preemption of the request, summed. handed_work: Work of
-        the API server from its last idle time to ``handed_s``: numbers of accepted requests, of
-        their prompt tokens, and of streamed tokens. first_work: Work of the API server from its
-        last idle time to the first token's sending. last_work: Work of the API server from its last
-        idle time to the last token's sending. drafted_tokens: Draft tokens that steps verified; 0
-        without speculative decoding. accepted_tokens: Accepted draft tokens, including tokens
-        beyond the end of the output. warmup: 1 for a warm-up request, which is not measured, else
-        0. loaded_tokens: Part of ``cached_tokens`` that was loaded from host memory. stored_tokens:
-        Tokens that the request has stored in host memory. load_wait_s: Total time that the request
-        waited for loads from host memory. completion_s: Time from a request's last token to its end
-        (PostDecodeFixedOverhead), equal for all requests.
+    Attributes:
+        status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
+        stage: Index of the load stage.
+        replica: Index of the data-parallel replica.
+        prompt_tokens: Prompt length.
+        output_tokens: Tokens generated; 0 for a request without output.
+        cached_tokens: Prompt tokens found in the prefix cache when the request was first scheduled.
+        reused_tokens: Tokens found in the prefix cache, summed over all times the request was
+            scheduled.
+        computed_tokens: Tokens computed, including recomputed ones, without rejected draft tokens.
+        preemptions: Number of preemptions of the request.
+        arrival_s: Time when the client sent the request.
+        handed_s: Time when the API server put the request into the engine's input queue.
+        queued_s: Time when the scheduler received the request (vLLM's event QUEUED).
+        scheduled_s: Time when the request was first scheduled.
+        first_token_s: Time when the client saw the first token, or the result of a request without
+            output.
+        finish_s: Time when the client saw the last token, or gave up.
+        engine_first_token_s: End of the step that generated the first token.
+        engine_finish_s: End of the step that generated the last token.
+        early_preemptions: Number of preemptions before the first token.
+        recomputed_tokens: Prompt and generated tokens at each preemption of the request, summed.
+        handed_work: Work of the API server from its last idle time to ``handed_s``: numbers of
+            accepted requests, of their prompt tokens, and of streamed tokens.
+        first_work: Work of the API server from its last idle time to the first token's sending.
+        last_work: Work of the API server from its last idle time to the last token's sending.
+        drafted_tokens: Draft tokens that steps verified; 0 without speculative decoding.
+        accepted_tokens: Accepted draft tokens, including tokens beyond the end of the output.
+        warmup: 1 for a warm-up request, which is not measured, else 0.
+        loaded_tokens: Part of ``cached_tokens`` that was loaded from host memory.
+        stored_tokens: Tokens that the request has stored in host memory.
+        load_wait_s: Total time that the request waited for loads from host memory.
+        completion_s: Time from a request's last token to its end (PostDecodeFixedOverhead), equal
+            for all requests.
     """
 
     status: Shaped[np.ndarray, " requests"]
@@ -176,7 +185,7 @@ class StepRecords:
 
     @property
     def whole_sums(self) -> BatchSums:
-        """Batch sums of shape ``[steps]``; keys shared by several decodes count for each decode."""
+        """Batch sums of shape ``[steps]``; keys that decodes share count once per decode."""
         return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
 
     @property
@@ -217,12 +226,12 @@ class Run:
 
     @property
     def step_replicas(self) -> int:
-        """Number of replicas that a recorded step covers: the replicas of a group."""
+        """Number of replicas in a group, all of which a recorded step covers."""
         return self.replicas // self.groups
 
     @property
     def step_blocks(self) -> int:
-        """Number of KV cache blocks of the replicas that a recorded step covers."""
+        """Number of KV cache blocks of a group's replicas, all of which a recorded step covers."""
         return self.kv_blocks * self.step_replicas
 
 
@@ -243,7 +252,7 @@ def request_table(run: Run) -> pa.Table:
 def write_requests(
     run: Run, path: Path, further: Mapping[str, Shaped[np.ndarray, " requests"]] | None = None
 ) -> None:
-    """Write the table of requests to a Parquet file, with further columns if given.
+    """Write the table of requests, and columns in ``further``, to a Parquet file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -332,7 +341,7 @@ def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> No
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return, for each moment, the index of the time span that contains the moment."""
+    """Return the index of the time span that contains each moment."""
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 

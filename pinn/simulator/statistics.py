@@ -89,8 +89,10 @@ def run_statistics(
 
     Warm-up requests are excluded. A stage has no metrics of steps, batches and the KV cache.
 
-    Args: run: Records of the run. stage: Index of the load stage; None for all stages. percentiles:
-        Percentiles of latencies, in addition to ``PERCENTILES``.
+    Args:
+        run: Records of the run.
+        stage: Index of the load stage; None for all stages.
+        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
     return found | engine_statistics(run, percentiles) if stage is None else found
@@ -108,8 +110,10 @@ def client_statistics(
     gap in ``itl``, while ``step_itl`` has the gaps as clients see them. Drafted and accepted tokens
     are counted, too.
 
-    Args: run: Records of the run. stage: Index of the load stage; None for all stages. percentiles:
-        Percentiles of latencies, in addition to ``PERCENTILES``.
+    Args:
+        run: Records of the run.
+        stage: Index of the load stage; None for all stages.
+        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     r = run.requests
     mine = r.of_stage(stage)
@@ -176,7 +180,7 @@ def latency_statistics(
     counts: Int[np.ndarray, " n"] | None = None,
     percentiles: Sequence[float] = (),
 ) -> Metrics:
-    """Return the mean and percentiles of ``seconds``, in milliseconds; counts default to 1."""
+    """Return mean and percentiles of ``seconds``, in milliseconds, weighted by ``counts``."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))

@@ -30,11 +30,13 @@ _LEAST = 2 * _BATCH * _LAST
 class SteadyState:
     """Time span in which a load stage is in a steady state.
 
-    Attributes: stage: Index of the load stage. begin_s: Start of the steady state, in seconds since
-        the start of the load; None if not reached. end_s: Time when the stage's last request is
-        sent, or its last conversation begins. in_flight: Mean number of requests in flight in the
-        steady state; None if not reached. output_tokens_per_s: Mean output rate in the steady
-        state; None if not reached.
+    Attributes:
+        stage: Index of the load stage.
+        begin_s: Start of the steady state, in seconds since the start of the load; None if not
+            reached.
+        end_s: Time when the stage's last request is sent, or its last conversation begins.
+        in_flight: Mean number of requests in flight in the steady state; None if not reached.
+        output_tokens_per_s: Mean output rate in the steady state; None if not reached.
     """
 
     stage: int

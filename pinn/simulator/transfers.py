@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 class TransferRecords:
     """Transfers between GPU and host memory, ordered by start time.
 
-    Attributes: request: Request whose keys and values are transferred, or the last of several such
-        requests; -1 for a node that is stored when the GPU evicts it. replica: Index of the
-        data-parallel replica. load: Whether the transfer goes from host to GPU. blocks: Number of
-        KV blocks transferred, in blocks of the GPU's cache. planned_s: Time when the transfer was
-        submitted, in seconds. start_s: Time when the transfer began, in seconds. end_s: Time when
-        the transfer ended, in seconds.
+    Attributes:
+        request: Request whose keys and values are transferred, or the last of several such
+            requests; -1 for a node that is stored when the GPU evicts it.
+        replica: Index of the data-parallel replica.
+        load: Whether the transfer goes from host to GPU.
+        blocks: Number of KV blocks transferred, in blocks of the GPU's cache.
+        planned_s: Time when the transfer was submitted, in seconds.
+        start_s: Time when the transfer began, in seconds.
+        end_s: Time when the transfer ended, in seconds.
     """
 
     request: Int[np.ndarray, " transfers"]

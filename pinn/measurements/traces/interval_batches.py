@@ -204,8 +204,9 @@ class IntervalBatches:
     ) -> tuple[BatchSums, Bool[np.ndarray, " steps"]]:
         """Return the batches of any steps, sampled or determined by requests' event records.
 
-        Args: segment: Index of each step's segment of the trace. step: Index of each step within
-            its segment.
+        Args:
+            segment: Index of each step's segment of the trace.
+            step: Index of each step within its segment.
 
         Returns:
             The batches, and whether each batch is known; unknown batches are empty.

@@ -39,9 +39,11 @@ Whole = Int[np.ndarray, " rows"]
 class Segments:
     """Division of the steps of a trace into segments, each of one server process on one clock.
 
-    Attributes: order: Rows of the input, ordered by segment and then by start time. segment: Index
-        of each row's segment, in the order of the input. is_ambiguous: Whether the row's segment
-        was written by two servers with equal resource attributes, which cannot be separated.
+    Attributes:
+        order: Rows of the input, ordered by segment and then by start time.
+        segment: Index of each row's segment, in the order of the input.
+        is_ambiguous: Whether the row's segment was written by two servers with equal resource
+            attributes, which cannot be separated.
     """
 
     order: Whole
@@ -52,8 +54,10 @@ class Segments:
 def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole) -> Segments:
     """Divide the steps of a trace into segments by server, boot of the host and process.
 
-    Args: server: Index of each row's server, by the server's resource attributes. step_id: Step
-        number of each row. start_ns: Start of each step on the server's monotonic clock, in ns.
+    Args:
+        server: Index of each row's server, by the server's resource attributes.
+        step_id: Step number of each row.
+        start_ns: Start of each step on the server's monotonic clock, in ns.
         wall_ns: Epoch time of each start in ns; 0 if unknown.
     """
     clock = _clock_groups(server, start_ns, wall_ns)

@@ -39,11 +39,13 @@ _READY, _FAIL, _RESTART, _TICK = range(4)
 class ServerState:
     """State of a server of a fleet.
 
-    Attributes: kind: Index of the server's kind (servers of one kind have equal deployments). copy:
-        Index of the server among the servers of its kind. status: Status from ``OFF`` to ``DOWN``.
-        since_s: Time in seconds when the current start was requested, while the server is on. on:
-        Past (begin, end) spans in which the server's GPUs were in use, in seconds. serial: Number
-        of starts so far; events planned for an earlier start are dropped.
+    Attributes:
+        kind: Index of the server's kind (servers of one kind have equal deployments).
+        copy: Index of the server among the servers of its kind.
+        status: Status from ``OFF`` to ``DOWN``.
+        since_s: Time in seconds when the current start was requested, while the server is on.
+        on: Past (begin, end) spans in which the server's GPUs were in use, in seconds.
+        serial: Number of starts so far; events planned for an earlier start are dropped.
     """
 
     kind: int
@@ -233,7 +235,7 @@ class Control:
             heapq.heappush(self.events, (next_s, _TICK, -1, -1))
 
     def _next_tick_s(self, now_s: float) -> float:
-        """Return the time in seconds of the next decision of an autoscaler that has settled.
+        """Return the time in seconds of the next decision that a settled autoscaler has to make.
 
         Decisions before the fleet's next event would not differ, so they are skipped. The last
         decisions before the event are still made, because later decisions depend on them. Without a
@@ -292,7 +294,7 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return each array's number of entries per server; other arrays are omitted."""
+    """Return the number of entries per server of each array that has servers as its first axis."""
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -303,7 +305,7 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Return copies of an engine's initial arrays, by name: one idle server, and all requests."""
+    """Copy an engine's initial arrays, by name: those of one idle server, and of all requests."""
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 

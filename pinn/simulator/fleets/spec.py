@@ -19,9 +19,10 @@ RATE, LATENCY = "rate", "latency"
 class Failure:
     """Failure of a server, which then restarts.
 
-    Attributes: at_s: Time of the failure, in seconds. server: Index of the server, from 0, counted
-        over all kinds in the order of the file. down_s: Seconds from the failure to the beginning
-        of the restart.
+    Attributes:
+        at_s: Time of the failure, in seconds.
+        server: Index of the server, from 0, counted over all kinds in the order of the file.
+        down_s: Seconds from the failure to the beginning of the restart.
     """
 
     at_s: float
@@ -41,14 +42,20 @@ class Autoscaler:
     ``autoscaling/v2``, v1.37): a tolerance of 10 %, a window of 300 s for scaling down, periods of
     15 s.
 
-    Attributes: by: ``rate`` or ``latency``. target: Requests per second per server; required for
-        ``rate``. slo: Limits on mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; required for
-        ``latency``. margin: Share of the limits that predicted latencies may reach, such as 0.8.
-        kind: Index of the server kind that is scaled, from 0. least: Minimum number of servers of
-        this kind. most: Maximum number of servers of this kind. interval_s: Seconds between
-        decisions. window_s: Seconds over which the request rate is averaged. down_after_s: Seconds
-        for which fewer servers must suffice before one stops. tolerance: Relative difference
-        between desired and current number of servers that is ignored.
+    Attributes:
+        by: ``rate`` or ``latency``.
+        target: Requests per second per server; required for ``rate``.
+        slo: Limits on mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; required for
+            ``latency``.
+        margin: Share of the limits that predicted latencies may reach, such as 0.8.
+        kind: Index of the server kind that is scaled, from 0.
+        least: Minimum number of servers of this kind.
+        most: Maximum number of servers of this kind.
+        interval_s: Seconds between decisions.
+        window_s: Seconds over which the request rate is averaged.
+        down_after_s: Seconds for which fewer servers must suffice before one stops.
+        tolerance: Relative difference between desired and current number of servers that is
+            ignored.
     """
 
     by: str
@@ -194,7 +201,7 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def _made(kind: type, value: object, what: str) -> Any:
-    """Build a ``Failure`` or ``Autoscaler`` from a fleet file's mapping; errors name the key."""
+    """Build a ``Failure`` or an ``Autoscaler`` from a mapping in a fleet file."""
     given = dict(_mapping(value, what))
     _check_keys(given, kind, what)
     needed = [f.name for f in fields(kind) if f.name in ("at_s", "server", "by")]

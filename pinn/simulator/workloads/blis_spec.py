@@ -157,7 +157,7 @@ class BlisClient(Strict):
 def _sent(
     client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
-    """Return a client's requests sent at ``moments`` in seconds, within one of its time windows.
+    """Return the requests that a client sends at ``moments`` (s) within one time window.
 
     A window with its own length distributions has no prefix.
     """
@@ -273,7 +273,7 @@ def _check_served(values: object, where: str) -> None:
 
 
 def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload:
-    """Return the requests of all clients as one workload, in the order of arrival."""
+    """Merge the requests of all clients into one workload, in order of arrival."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     kept = columns[0] <= spec.horizon_s
     columns = [column[kept] for column in columns]
@@ -317,7 +317,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
 
 
 def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -> list[Requests]:
-    """Return the requests of each client, whose shares add up to the total rate."""
+    """Return each client's requests at its share of the total rate."""
     groups = sorted({client.prefix_group for client in spec.clients})
     parts = []
     for client, share_per_s in zip(spec.clients, _rates_per_s(spec, path), strict=True):

@@ -108,7 +108,7 @@ def _is_list(path: Path) -> bool:
 def _recorded(
     sent: Workload, seed: int | None, rate_per_s: float | None, most: int | None
 ) -> Workload:
-    """Return a recorded load, repeated so that it keeps its duration at a higher rate.
+    """Repeat a recorded load, so that it keeps its duration at a higher rate.
 
     If the load has no times, its requests begin at random.
     """
@@ -123,7 +123,7 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return the CSV file of a TraceV2 header: of the same name, or the only one of the folder."""
+    """Return the CSV file of a TraceV2 header: of equal name, or the folder's only one."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
@@ -257,7 +257,7 @@ class LoadFlags:
 
     @property
     def given(self) -> dict[str, FlagValue]:
-        """Names and values of load flags that differ from their defaults."""
+        """Load flags that differ from their defaults, with their values."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def draw(self, rate_per_s: float | None, seed: int, media_tokens: int = 0) -> Workload:

@@ -28,10 +28,12 @@ def share_prompts(
 
     A request's donor is an earlier request that begins with the same tokens.
 
-    Args: group: Index of each request's group, whose prompts share their first tokens; -1 for none.
-        prefix_tokens: Number of tokens that each request shares with its group. prompt: Identity of
-        each prompt: equal numbers mean equal prompts, -1 a unique prompt. None if all prompts are
-        unique. prompt_tokens: Prompt length of each request in tokens.
+    Args:
+        group: Index of each request's group, whose prompts share their first tokens; -1 for none.
+        prefix_tokens: Number of tokens that each request shares with its group.
+        prompt: Identity of each prompt: equal numbers mean equal prompts, -1 a unique prompt. None
+            if all prompts are unique.
+        prompt_tokens: Prompt length of each request in tokens.
 
     Returns:
         ``shares_with``, the index of the donor (-1 for none), and ``shared_tokens``.
