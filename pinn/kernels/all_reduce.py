@@ -49,7 +49,7 @@ _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 
 
 def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the seconds at sizes ``at`` from a curve of measured ``seconds`` at sizes ``bytes_``.
+    """Return times in seconds at sizes ``at``, from a curve measured at sizes ``bytes_``.
 
     Between measured sizes, times are interpolated linearly in the logarithms. Below them the time
     is constant, and above them it is proportional to the size.

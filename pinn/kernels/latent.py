@@ -121,7 +121,7 @@ _LAUNCH_SECONDS = 1e-5
 
 
 def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
-    """Return the seconds to move queries, keys, values and outputs once, and those to multiply."""
+    """Return the times in seconds to move queries, keys, values and outputs, and to multiply."""
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
 

@@ -245,7 +245,7 @@ def streams(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return the seconds to move all bytes, and those beyond one and beyond four L2 cache sizes."""
+    """Return the times in seconds to move all bytes, and those beyond one and four L2 caches."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
@@ -335,7 +335,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the seconds to move residual streams, which a step counts with its small kernels."""
+    """Return the time to move residual streams in seconds; a step counts it with small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 

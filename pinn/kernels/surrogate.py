@@ -391,7 +391,7 @@ class OtherExperts:
     def extra_seconds(
         self, gpu: GpuSpec, form: str, kernels: str, *sizes: object
     ) -> Float[np.ndarray, "..."]:
-        """Return the seconds beyond the engine's default expert kernels, for sizes of ``Moe``."""
+        """Return the extra time of other expert kernels than the engine's default, in seconds."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
         weights = self.weights.get((gpu.name, kernels), self.weights.get(("*", kernels)))
         if weights is None:

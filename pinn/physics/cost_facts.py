@@ -176,7 +176,7 @@ _NAMES = tuple(f.name for f in fields(CostFacts))
 
 @lru_cache(maxsize=65536)
 def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    """Return one deployment's values for all fields of ``CostFacts``, in their order.
+    """Return the values of all fields of ``CostFacts`` for one deployment, in their order.
 
     Raises:
         TypeError: If a computed number is not a field of ``CostFacts``.
@@ -224,7 +224,7 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """Return the values of the fields of ``CostFacts`` on routed experts, by field.
+    """Return a model's values of the fields of ``CostFacts`` on routed experts, by field.
 
     A dense model has 0 experts of width 0.
     """
@@ -273,7 +273,7 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
 
 
 def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precision, float], ...]:
-    """Return the FLOP of matrix products per row of activations, as a sum per number format."""
+    """Return the FLOP of matrix products per row of activations, summed by number format."""
     flop: dict[Precision, float] = {}
     for matmul in matmuls:
         flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
@@ -357,7 +357,7 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
-    """Return the bytes and fitted times of each group of sampler kernels that settings need."""
+    """Return the bytes and fitted times of each group of sampler kernels in use."""
     is_drawn, mass = not sampling.is_greedy, sampling.top_p < 1
     kernels = (
         (TAKEN, True),
@@ -393,7 +393,7 @@ NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 @lru_cache(maxsize=1024)
 def sampler_time(sampling: Sampling) -> SamplerTime:
-    """Return the coefficients of the time of all sampler kernels that given settings need."""
+    """Return the coefficients of the total time of all sampler kernels in use."""
     asked = sampler_kernels(sampling)
     return SamplerTime(
         sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),

@@ -53,17 +53,17 @@ def gemm_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the arithmetic time of routed experts for the tokens of all replicas, in seconds."""
+    """Return the arithmetic time of routed experts on the tokens of all replicas, in seconds."""
     return costs.expert_token_s * sums.tokens * costs.expert_replicas
 
 
 def topk_expert_read_s(costs: StepCosts) -> Values:
-    """Return the seconds to read the weights of one token's experts, with a mean share per GPU."""
+    """Return the time to read one token's experts, for a GPU's mean share of them, in seconds."""
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
 def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
-    """Return the seconds in which a GPU reads its experts in use, assuming balanced routing.
+    """Return the time in which a GPU reads its experts in use, assuming balanced routing (s).
 
     Each of the T tokens of all data-parallel replicas uses an expert with probability p = k / N, as
     top-k routing selects k of N experts. Of n experts on the GPU, n (1 - (1 - p)^T) are expected to
@@ -128,12 +128,12 @@ def busy(sums: BatchSums) -> Values:
 
 
 def host_steps(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the host's work per step, in units of its work with asynchronous scheduling."""
+    """Return the host's work per step, as a multiple of that with asynchronous scheduling."""
     return busy(sums) * (1.0 + HIDDEN_STEP * costs.waits_for_host)
 
 
 def host_requests(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the host's work on all requests, in units of one with asynchronous scheduling."""
+    """Return the host's work on all requests, in units of one under asynchronous scheduling."""
     return sums.requests * (1.0 + HIDDEN_REQUEST * costs.waits_for_host)
 
 
@@ -143,12 +143,12 @@ def gemm(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the larger of the seconds to read one token's experts and to compute all tokens'."""
+    """Return the larger of the times to read one token's experts and to compute all tokens (s)."""
     return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
 
 
 def experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
-    """Return the seconds to read the experts that a share of a step's tokens use.
+    """Return the time to read the experts that a share of a step's tokens use, in seconds.
 
     The experts of one token are not counted, because :func:`experts` has their time.
     """
@@ -187,7 +187,7 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to read the keys and values that were cached before each prefill chunk."""
+    """Return the time to read the keys and values cached before each prefill chunk, in seconds."""
     return (
         costs.kv_read_s * sums.prefill_cached
         + costs.windowed_kv_read_s * sums.windowed_prefill_cached
@@ -195,7 +195,7 @@ def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to read the keys and values of decodes, times the ratio of kernel times.
+    """Return the time to read decodes' keys and values, times the ratio of kernel times (s).
 
     The ratio is that of the engine's to vLLM's attention kernels.
     """
@@ -232,11 +232,11 @@ def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to gather and scatter the hidden states of all replicas' tokens."""
+    """Return the time to gather and scatter the hidden states of all replicas' tokens (s)."""
     return costs.expert_activation_token_s * sums.tokens * costs.expert_replicas
 
 
 def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the number of all-reduces whose message exceeds the limit of one-shot kernels."""
+    """Return the number of all-reduces whose message is too long for one-shot kernels."""
     large = costs.all_reduce_token_bytes * sums.tokens > costs.one_shot_bytes
     return np.where(large, costs.all_reduces, 0.0)

@@ -74,7 +74,7 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
-    """Return the name of the type of work with the largest share of the engine's time.
+    """Return the type of work that takes the largest share of the engine's time.
 
     Prefill compute is the time by which prompts lengthen steps.
     """
@@ -129,7 +129,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all other limits."""
+    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all limits but TTFT."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)

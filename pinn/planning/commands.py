@@ -61,13 +61,13 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Return the options that request a number format; none if the checkpoint must be in it."""
+    """Return the options that set a number format; none if the checkpoint already has it."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 
 
 def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
-    """Return a flag as words of SGLang's command; None if SGLang has no such flag."""
+    """Convert a flag to words of SGLang's command; None if SGLang has no such flag."""
     if flag.name == "enable_chunked_prefill":
         return None if value else ["--chunked-prefill-size", "-1"]
     if flag.name in _words_of(SGLANG) or (

@@ -103,7 +103,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _notes(plan: Plan, choice: Choice) -> list[str]:
-    """Return YAML comments on the objects' purpose, and on values that the user must complete."""
+    """Return YAML comments: purpose of the objects, and values that the user must fill in."""
     rate = plan.ask.rate_per_s
     asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
@@ -163,7 +163,7 @@ def _name(model: str) -> str:
 
 
 def _words(engine: str, line: str) -> list[str]:
-    """Return the words of a start command, extended to listen on all network interfaces."""
+    """Return the words of a start command, with options to listen on all network interfaces."""
     if engine == TRTLLM:  # bash passes the options file through a pipe
         command = line.partition("  # ")[0].replace("trtllm-serve ", "exec trtllm-serve ", 1)
         return ["bash", "-c", f"{command} --host 0.0.0.0"]
@@ -199,7 +199,7 @@ def _objects(server: _Server) -> list[_Object]:
 
 
 def _budgets(server: _Server, labels: _Object) -> list[_Object]:
-    """Return a pod disruption budget of one evicted pod at a time; [] for a single server."""
+    """Return a disruption budget of one evicted pod at a time, as a list; [] for one server."""
     if server.count == 1:
         return []
     spec: _Object = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
@@ -217,7 +217,7 @@ def _files(servers: Sequence[_Server], choice: Choice) -> _Object:
 
 
 def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
-    """Return the command of one machine of a multi-machine server; Kubernetes fills in ``$(...)``.
+    """Return the command of one machine of a multi-machine server, with Kubernetes variables.
 
     vLLM's workers run without an API server (``vllm/entrypoints/cli/serve.py: run_headless``).
     """

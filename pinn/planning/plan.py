@@ -356,7 +356,7 @@ class Choice:
 
     @property
     def beside_one_by_one(self) -> str:
-        """Sentence that compares the fleet's rate with the sum of its replicas' rates.
+        """Sentence that compares the fleet's rate with the sum of its replicas' own rates.
 
         The text is empty for one replica, and if time ran out before the fleet's maximum rate was
         determined.
@@ -375,7 +375,7 @@ class Choice:
 
     @property
     def missed_first(self) -> str:
-        """Return text on the limit that is missed first at higher rates, and on the bottleneck."""
+        """Return a text on the limit missed first at higher rates, and on the bottleneck."""
         if not self.fails_first:
             return ""
         limit = self.fails_first.replace(": ", " with ")
@@ -383,12 +383,12 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Metrics that clients see, of all replicas; without a requested rate, of one replica."""
+        """Metrics that clients see at the requested rate, or else those of one replica."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 def has_gaps(choices: Sequence[Choice]) -> bool:
-    """Return whether requests have more than one output token, so that ITL and TPOT exist."""
+    """Return whether requests have more than one output token; only then ITL and TPOT exist."""
     return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 

@@ -146,7 +146,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
 def _fits_nowhere(
     misfits: Sequence[RejectedCandidate], space: SearchSpace, problem: PlanningProblem
 ) -> str:
-    """Return an error message: why no candidate fits, and the smallest replica that would fit.
+    """Return an error message: why no candidate fits, and which replica would fit.
 
     The reason is that of the last misfit (candidate that does not fit), which has the most GPUs.
     """

@@ -41,11 +41,11 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Return the first hardware of each GPU, and of each engine with and without P/D; then others.
+    """Split hardware into the first ones of each GPU, engine and serving mode, and others.
 
     Args:
-        candidates: Index of a hardware configuration -> one of its candidates, most promising
-            hardware first.
+        candidates: One candidate of each hardware configuration, by its index, most promising
+            first.
     """
     gpus, ways = set(), set()
     found: tuple[list[int], list[int]] = ([], [])
@@ -58,14 +58,14 @@ def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
 
 
 def _way(candidate: Candidate) -> tuple[str, bool]:
-    """Return a candidate's engine, and whether its prefill and decode are disaggregated."""
+    """Return a candidate's engine, and whether it disaggregates prefill and decode."""
     return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
 
 
 def _expense(
     candidate: Candidate, rate_per_s: float, problem: PlanningProblem, *, whole: bool = True
 ) -> Expense:
-    """Return the price or number of GPUs for the requested rate; without a rate, per request/s.
+    """Return the price (or number of GPUs) for the requested rate, or else per request/s.
 
     Args:
         candidate: Candidate of which replicas are rented.
@@ -94,8 +94,8 @@ def promising(
     rounded up. Both lists are sorted by expense.
 
     Args:
-        fastest: Index of a hardware configuration -> its candidate with the highest screened rate,
-            and that rate.
+        fastest: Candidate with the highest screened rate of each hardware configuration, and this
+            rate, by the configuration's index.
         problem: Load and prices.
         top: Minimum number of hardware configurations to evaluate.
     """
@@ -112,7 +112,7 @@ def promising(
 
 
 def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> str:
-    """Return a sentence on the higher cost for which a candidate's hardware is not evaluated."""
+    """Return a sentence on the higher cost because of which hardware is not evaluated."""
     unpriced, expense = _expense(candidate, rate_per_s, problem)
     is_price = bool(problem.prices) and not unpriced
     more, what = ("costs", " an hour") if is_price else ("takes", " GPUs")

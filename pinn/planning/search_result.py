@@ -55,7 +55,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
 
 
 def _left_s(search: Search, seconds: float) -> float | None:
-    """Return the estimated seconds to screen the remaining hardware, at the pace so far.
+    """Estimate the seconds to screen the remaining hardware, at the pace so far.
 
     None is returned if no hardware remains, or if all results of this search were cached.
     """
@@ -91,7 +91,7 @@ def _rejected(search: Search) -> Iterator[RejectedCandidate]:
 
 
 def _no_time(search: Search) -> str:
-    """Return a clause that candidates were not tried, with the reason: time or an interrupt."""
+    """Return a clause that candidates were not tried, and why: time or an interrupt."""
     return f"{NOT_TRIED}: {_why_ended(search)}"
 
 
@@ -117,14 +117,14 @@ def _by_gpu(
 
 
 def _not_tried(search: Search, gpu: str) -> str:
-    """Return a clause on a GPU's untried candidates; empty if none or all of them are untried."""
+    """Return a clause on a GPU's untried candidates; empty unless only some are untried."""
     own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
     left = sum(len(search.untried.get(i, ())) for i in own)
     return f"; {left:,} candidates were not tried" if left and {*own} & {*search.screened} else ""
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
-    """Return the reason why a GPU has no row, from the last step of the search that it reached."""
+    """Return why a GPU has no row, from the last step of the search that it reached."""
     own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
     nearest = [found for i in own if i in search.sized if (found := search.sized[i].nearest)]
     if nearest:

@@ -149,7 +149,7 @@ def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] |
 
 
 def _started(row: Mapping[str, object]) -> tuple[Deployment | None, str]:
-    """Return the deployment of a configuration, or None and the reason why it does not start."""
+    """Return the deployment of a configuration, or None and why it does not start."""
     try:
         deployment = configurations.make_deployment(configurations.canonical(row))
     except PinnError as error:
@@ -160,7 +160,7 @@ def _started(row: Mapping[str, object]) -> tuple[Deployment | None, str]:
 
 
 def _check_supported(deployment: Deployment) -> None:
-    """Raise an error if the page does not support the deployment's engine or parallelism."""
+    """Raise an error if the page does not support a deployment's engine or parallelism."""
     recipe = deployment.recipe
     unsupported = {
         f"engine {deployment.serving.engine}": deployment.serving.engine != VLLM,
@@ -240,7 +240,7 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Number of requests of a load in addition to ``REQUESTS_PER_CLIENT`` per client.
+        """Number of requests of a load beyond ``REQUESTS_PER_CLIENT`` per client.
 
         Loads with short outputs get more requests, since each of them has fewer steps.
         """
