@@ -41,14 +41,14 @@ class KeptRows:
         self.refused: dict[str, int] = {}
 
     def refuse(self, reason: str, bad: object) -> None:
-        """Refuse all rows, among those accepted so far, where the mask ``bad`` is true."""
+        """Drop the rows that the mask ``bad`` selects, and count them under a reason."""
         refused = self.mask & np.asarray(bad, dtype=bool)
         if refused.any():
             self.refused[reason] = int(refused.sum())
             self.mask &= ~refused
 
     def refuse_repeated(self, **key: npt.ArrayLike) -> None:
-        """Refuse rows whose key equals that of an earlier accepted row: reason "written twice"."""
+        """Drop rows whose key equals an earlier accepted row's; the reason is "written twice"."""
         import pandas as pd
 
         repeated = np.zeros(len(self.mask), dtype=bool)

@@ -79,7 +79,7 @@ def _read(name: str, value: object, where: str) -> FlagValue:
 
 @lru_cache(maxsize=65536)
 def _cell(name: str, text: str) -> FlagValue:
-    """Convert a text to the type of the flag ``name``; return None if that is impossible."""
+    """Convert a text to the type of the flag ``name``; return None if that fails."""
     try:
         return _read(name, text, "")
     except PinnError:
@@ -341,7 +341,7 @@ def _from_tree(path: Path) -> list[Values]:
 
 
 def _named(tree: Configuration, where: str) -> Configuration:
-    """Return a mapping after checking that all its keys are text; YAML allows other types."""
+    """Return a mapping unchanged, after checking that all keys are text (YAML has other types)."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
         raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")

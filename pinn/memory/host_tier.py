@@ -104,7 +104,7 @@ class HostTier:
 
 
 def tier_block_bytes(layout: KvLayout) -> float:
-    """Return bytes per GPU of one block of every KV cache group; a tier transfers them together."""
+    """Return the bytes per GPU of one block of all KV cache groups, the unit of transfers."""
     return layout.block_bytes * (layout.full_groups + layout.window_groups)
 
 
@@ -176,7 +176,7 @@ def _native(
 def _block_s(
     deployment: Deployment, spec: EngineSpec, block_bytes: float, version: tuple[int, ...]
 ) -> float:
-    """Return the seconds to transfer a block: its bytes over the link, plus overhead per copy.
+    """Return the time to transfer a block in seconds: bytes over the link, and time per copy.
 
     From vLLM 0.31 on, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to
     0.22, all layers of a block are contiguous (OffloadingConnector.prefer_cross_layer_blocks).
@@ -190,7 +190,7 @@ def _block_s(
 
 
 def _gpus(deployment: Deployment, by_job: bool) -> int:
-    """Return how many GPUs store a part of each block; 1 if all have equal latent keys (MLA)."""
+    """Return how many GPUs store a part of each block; 1 if all cache the same MLA keys."""
     recipe = deployment.recipe
     mixers = [group.attention for group in deployment.model.layer_groups]
     latent = all(isinstance(mixer, LatentAttentionSpec) for mixer in mixers)

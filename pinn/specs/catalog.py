@@ -122,7 +122,7 @@ def _load_file(
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Return the model of a config.json, from its keys or, failing that, transformers' modules."""
+    """Return the model of a config.json, from its keys or else from transformers' modules."""
     try:
         return model_from_config(config, source=source, **settings._asdict())
     except UnknownLayersError as refusal:

@@ -214,10 +214,10 @@ _ADAPTER = "adapter_config.json"
 
 
 def check_name(name: str) -> None:
-    """Refuse a name of a model in the format of an unsupported engine, such as llama.cpp.
+    """Raise an error if a model's name is that of a release for another engine (llama.cpp).
 
     Raises:
-        PinnError: If the name is of a model in such a format.
+        PinnError: If the name states another engine's format.
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
@@ -237,7 +237,7 @@ int4 for its size
 
 
 def check_path(path: Path) -> None:
-    """Refuse GGUF files and LoRA adapters, and folders without any other model.
+    """Raise an error for a GGUF file or LoRA adapter, or a folder with no other model.
 
     Raises:
         PinnError: If the path is such a file or folder; the message states what to give instead.

@@ -18,7 +18,7 @@ _FAMILIES = (
 
 
 def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpec]) -> str:
-    """Return as text the changes with which a config.json is readable; empty if no change helps.
+    """Return the changes that make a config.json readable, as text; empty if none does.
 
     Args:
         fields: The refused config.json.

@@ -227,7 +227,7 @@ def _small(values: np.ndarray) -> np.ndarray:
 
 
 def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
-    """Refuse steps whose counts or times are missing or implausible, and warm-up steps."""
+    """Drop and count warm-up steps, and steps with missing or implausible counts or times."""
     refuse = kept.refuse
     whole = numbers[[name for name in numbers if name != LATENCY]]
     refuse(_MISSING, ~np.isfinite(numbers).all(axis=1))
