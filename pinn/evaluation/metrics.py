@@ -62,12 +62,12 @@ def error_summary(
 
 
 def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Return each row's signed error of a latency metric, in percent; NaN if not predicted."""
+    """Return each row's signed percentage error of a latency metric; NaN if not predicted."""
     return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1)
 
 
 def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions with mean E2E latency: TTFT + (mean output tokens - 1) x TPOT, seconds."""
+    """Add mean E2E latency in seconds to predictions: TTFT + (mean output tokens - 1) x TPOT."""
     later = rows["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
     return rows.assign(
         e2e_s=rows["ttft_s"] + later * rows["tpot_s"],
@@ -106,7 +106,7 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
 
 
 def _scored(part: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (metric, predicted seconds, measured seconds) of each predicted metric."""
+    """Yield (metric, predicted seconds, measured seconds) of each metric with predictions."""
     for metric in METRICS:
         if f"{metric}_s" in part:
             scored = part[part[f"{metric}_s"].notna()]
@@ -172,12 +172,12 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
 
 
 def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of results with two more columns: ``pearson_r`` and ``inversions``.
+    """Add the columns ``pearson_r`` and ``inversions`` to a table of results.
 
-    The columns are Pearson's r of predicted and measured times, and the number of ranking
-    inversions, over all rows and for each held-out part. An inversion is a pair of rows whose
-    measured 99th percentiles differ by more than 20 % and whose predicted percentiles have the
-    opposite order. Inversions are counted only for the metric ``e2e_p99``.
+    They are Pearson's r of predicted and measured times, and the number of ranking inversions, over
+    all rows and for each held-out part. An inversion is a pair of rows whose measured 99th
+    percentiles differ by more than 20 % and whose predicted percentiles have the opposite order.
+    Inversions are counted only for the metric ``e2e_p99``.
 
     Args:
         results: Table of :func:`summarize`.

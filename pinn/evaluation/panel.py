@@ -79,9 +79,9 @@ NOT_ADOPTED = "not adopted"
 
 
 def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return mean errors of scorecard rows by group, configuration and metric, with ``COLUMNS``.
+    """Average errors of scorecard rows by group, configuration and metric.
 
-    Rows are those of ``pinn.evaluation.panel_rows.panel_rows``.
+    Rows are those of ``pinn.evaluation.panel_rows.panel_rows``. The result has ``COLUMNS``.
 
     Raises:
         PinnError: If a row has no prediction.
@@ -102,7 +102,7 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
-    """Return the error of each (group, configuration): a weighted mean over metrics, in percent."""
+    """Return each (group, configuration)'s error: a weighted mean over metrics, in percent."""
     weight = panel["metric"].map(WEIGHTS)
     key = [panel["group"], panel["configuration"]]
     return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
@@ -203,7 +203,7 @@ _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 
 def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " groups"]) -> float:
-    """Return the weighted mean over groups whose value is not NaN; NaN if all are NaN."""
+    """Return the weighted mean over groups, without NaN; NaN if all are NaN."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
 
@@ -254,7 +254,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return the groups that :func:`compare_panels` omits: both panels share no configuration."""
+    """Return the groups that :func:`compare_panels` omits for lack of a common configuration."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -311,7 +311,7 @@ def _sources(groups: pd.Index) -> np.ndarray:
 
 
 def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return a line of the ledger: date, checkpoint hash, description, overall and group scores.
+    """Return a checkpoint's line of the ledger: date, hash, description and scores.
 
     Args:
         checkpoint: Checkpoint of the candidate.
@@ -324,7 +324,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
-    """Append a checkpoint's line of scores to the ledger, with a new column for each new group."""
+    """Append a checkpoint's line to the ledger, with a new column for each new group."""
     before = [read_ledger(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))

@@ -185,7 +185,7 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
-    """Return a calibration's error summaries; a split is a period of the run and a kind of step."""
+    """Return a calibration's error summaries, with a split per period and kind of step."""
     columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
     errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
     rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]

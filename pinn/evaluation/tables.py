@@ -210,5 +210,5 @@ def _is_shown(held_out: str) -> bool:
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
-    """Return a key that sorts held-out models or GPUs first, then the named groups, then all."""
+    """Return a sort key: held-out models or GPUs first, then named groups, then ``all``."""
     return name == "all", name.startswith(tuple(GROUPS)), name

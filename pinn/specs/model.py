@@ -267,7 +267,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return a query's keys per context token: within its reach, and beyond it."""
+        """Return a query's keys per context token: within its reach, and over the whole context."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 

@@ -23,7 +23,7 @@ def batch_marks(batches: Sequence[Batch], deployment: Deployment) -> list[list[s
 
 
 def marks_of_each(batch: Batch, deployments: Sequence[Deployment]) -> list[str]:
-    """Return, for each deployment, text on the limits that one batch exceeds; empty if none."""
+    """Return, for each deployment, a text on the limits that a batch exceeds; else empty."""
     limits = [_limits(deployment) for deployment in deployments]
     beyond = beyond_taught(batch)
     marks = {each: "; ".join(_never_run(batch, each) + beyond) for each in set(limits)}

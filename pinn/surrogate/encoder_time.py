@@ -78,7 +78,7 @@ class EncoderTime:
         return sum(n * self.media.begun_in(c, new) for n, new, c, prefill in rows if prefill)
 
     def of_batch(self, batch: Batch) -> float:
-        """Return the time in seconds that the encoder adds to a step with this batch."""
+        """Return the time that the encoder adds to a step with this batch, in seconds."""
         return self.seconds(self.begun_in(batch))
 
     def scaled(self, log_factor: float) -> "EncoderTime":
@@ -200,7 +200,7 @@ def encoder_time(
 def _seconds(
     kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: EncoderRanks, item: MediaItem
 ) -> list[float]:
-    """Return the seconds to encode the first item of a step, and each further group of items."""
+    """Return the time of a step's first item, and of each further group of items, in seconds."""
     # Import only when needed, because these modules load torch, which is slow.
     from pinn.kernels.encoder import EncodedItems, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
@@ -226,12 +226,12 @@ def _seconds(
 
 
 def together(ranks: EncoderRanks, item: MediaItem) -> int:
-    """Return how many items GPUs encode at the same time; 1 if they share the tiles of an image."""
+    """Return how many items the GPUs encode at once; 1 if they share an image's tiles."""
     return ranks.items if item.patches == item.sequence else 1
 
 
 def _launches_s(encoder: EncoderSpec) -> float:
-    """Return the seconds in which the host launches an encoder's layers, in parallel with the GPU.
+    """Return the time in which the host launches an encoder's layers, in seconds.
 
     By default, vLLM neither compiles encoders nor captures CUDA graphs of them (0.33.0
     config/compilation.py: compile_mm_encoder, cudagraph_mm_encoder).

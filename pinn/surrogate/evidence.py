@@ -48,7 +48,7 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """Return text on errors over similar held-out data, or on a file's calibration data."""
+        """Return a text on errors over similar held-out data, or on a file's calibration data."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:

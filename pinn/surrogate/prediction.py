@@ -121,7 +121,7 @@ class Prediction:
 
     @property
     def trust(self) -> str:
-        """Return text on errors over similar held-out data, or on a file's calibration data."""
+        """Return a text on errors over similar held-out data, or on a file's calibration data."""
         return self.evidence.sentence
 
     @overload
@@ -191,7 +191,7 @@ class Prediction:
         )  # fmt: skip
 
     def _encoder_s(self, batch: Batch) -> float:
-        """Return the time in seconds that images or audio add to a step with this batch."""
+        """Return the time that images or audio add to a step with this batch, in seconds."""
         return 0.0 if self.encoder is None else self.encoder.of_batch(batch)
 
     def _floors(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:

@@ -140,7 +140,7 @@ def breakdown(
 
 
 def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each step part; launching counts beyond the GPU's work only."""
+    """Count launching only as far as it exceeds the GPU's work, in seconds by part of a step."""
     work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
     return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 
@@ -150,7 +150,7 @@ def _by_part(
     seconds: Float[np.ndarray, " entries"],
     one_token: Float[np.ndarray, " entries"],
 ) -> dict[str, float]:
-    """Return the seconds of each step part; matrix multiplications are split in two parts.
+    """Sum seconds by part of a step; matrix multiplications are split in two parts.
 
     The part ``weights`` is their time in a step of one token, ``matmul_arithmetic`` is the rest.
 

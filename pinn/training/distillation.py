@@ -59,7 +59,7 @@ class DistillationRows(NamedTuple):
     whole: Float[Tensor, "m n"]
 
     def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
-        """Return the training data of the deployments at ``index``."""
+        """Select the training data of the deployments at ``index``."""
         return DistillationRows(*(each[index] for each in self))
 
 

@@ -68,7 +68,7 @@ def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) 
 
 
 def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
-    """Return the measured deployments without a model and models of almost the same shape."""
+    """Return the measured deployments without a model and its near copies."""
     other = np.array([not is_near_copy(d.model, model) for d in rows.deployments])
     return rows.take(other[rows.deployment])
 

@@ -120,7 +120,7 @@ def _columns(
 
 
 def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
-    """Return each run's weight, 1 / sqrt(number of stages of all runs of its model)."""
+    """Return each run's weight, 1 / sqrt(number of stages of all runs of the same model)."""
     names = [run.deployment.model.name for run in runs]
     stages = dict.fromkeys(names, 0)
     for name, run in zip(names, runs, strict=True):

@@ -108,7 +108,7 @@ class RunFit:
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> teacher.Scalars:
-        """Return a model's calibration factors: the shared factors x its per-model effects."""
+        """Return a model's calibration factors: the shared factors times its per-model effects."""
         if model not in self.model_effects:
             return self.scalars
         factors = np.exp(self.model_effects[model])
@@ -214,7 +214,7 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
 
 
 def _spreads(models: int, settings: RunFitSettings) -> Logs:
-    """Return the prior standard deviation of every log factor: shared, alpha, then per model."""
+    """Return the prior standard deviation of each log factor: shared, alpha, then per model."""
     own = np.full(_OWN, settings.operator_spread)
     own[[list(COMPOSED_PARTS).index("sampling"), -1]] = settings.overhead_spread
     shared = [*teacher.MULTIPLIER_SPREADS, *(o.spread for o in teacher.OVERHEADS.values())]
@@ -247,7 +247,7 @@ class _Figures:
     simulated_s: Float[np.ndarray, " n"] | None = None
 
     def seconds(self, logs: Logs) -> Float[np.ndarray, "n factors"]:
-        """Return each term in seconds x its factor, with per-model effects, ``[n, factors]``."""
+        """Return each term times its factor and per-model effects, in seconds, ``[n, factors]``."""
         own = np.vstack([logs[_DIRECT:].reshape(-1, _OWN), np.zeros(_OWN)])
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 

@@ -54,7 +54,7 @@ Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 
 
 def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
-    """Return whether a TTFT of ``steps`` + ``beside`` is below ``LEAST_STEPS_SHARE`` x ``steps``.
+    """Return whether TTFT, ``steps`` + ``beside``, is below ``LEAST_STEPS_SHARE`` x ``steps``.
 
     Work of the API server that overlaps with the steps hides at most a part of their time.
 

@@ -74,7 +74,7 @@ class Scalars:
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
-        """Return betas of deployments: operators' betas x multipliers, plus overheads.
+        """Return betas of deployments: the operators' betas times multipliers, plus overheads.
 
         Each beta is at least its lower bound.
         """
@@ -125,7 +125,7 @@ def prior_scalars() -> Scalars:
 
 
 def _joined() -> list[set[str]]:
-    """Return sets of operators that share a step feature, and two empty sets.
+    """Return the sets of operators that share step features, and two empty sets.
 
     The empty sets are for features without kernels.
     """
@@ -164,7 +164,7 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Return the time in seconds of each of ``PART_GROUPS`` in each step, including overheads.
+    """Return the time of each of ``PART_GROUPS`` in each step, with overheads, in seconds.
 
     Args:
         scalars: Calibration factors.
@@ -246,7 +246,7 @@ def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[i
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return betas that explain each operator's time, for ``n`` deployments, from 96 steps each."""
+    """Return betas that explain each operator's time in ``n`` deployments, from 96 steps each."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))

@@ -51,7 +51,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 
 def _compared(rows: pd.DataFrame, metric: str) -> str:
-    """Return text on the median error of the network and of the best other estimator (peer)."""
+    """Return a text that compares the network's median error with the best other estimator's."""
     error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
@@ -68,7 +68,7 @@ def _compared(rows: pd.DataFrame, metric: str) -> str:
 
 
 def _covered(tables: Tables) -> str:
-    """Return text on the coverage of 90 % intervals in each split.
+    """Return a text on the coverage of 90 % intervals in each split.
 
     The intervals are the shown checkpoint's or, without one, those calibrated in this evaluation.
     """
@@ -84,7 +84,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return text on the splits whose predictions are from a checkpoint, and its short SHA-256."""
+    """Return a text on splits predicted by a checkpoint's cross-validation, and its SHA-256."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)

@@ -58,7 +58,7 @@ def served_gpus(checkpoint: Path) -> list[str]:
 
 
 def measured_gpus(checkpoint: Path) -> dict[str, str]:
-    """Return, by name of a GPU, what was measured on it: kernels, or kernels and servers.
+    """Return, by GPU name, what was measured on it: kernels, or kernels and servers.
 
     Raises:
         PinnError: If the checkpoint is missing or unreadable.

@@ -42,7 +42,7 @@ class Split:
 
 
 def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
-    """Return one split per value of a column: rows with the value are for testing, others to train.
+    """Return one split per value of a column, which tests on the rows with this value.
 
     Args:
         column: Column whose values are held out; ``lengths`` means pairs of nominal prompt and
@@ -123,7 +123,7 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:
-    """Return a text for each row that is equal for rows of the same deployment."""
+    """Return a text per row that is equal for all rows of a deployment."""
     tp = rows["tensor_parallel_size"].astype("int64")
     dp = rows["data_parallel_size"].astype("int64")
     ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
