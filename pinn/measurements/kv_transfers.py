@@ -156,7 +156,7 @@ def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
 
 
 def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfers"]:
-    """Return the seconds in which each transfer occupies the link; transfers follow each other."""
+    """Return the time in seconds that each of the consecutive transfers occupies the link."""
     seconds, free_s = np.zeros(len(transfers)), -np.inf
     for i in np.argsort([each.end_s for each in transfers], kind="stable"):
         each = transfers[i]
@@ -187,7 +187,7 @@ def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
 
 
 def _sums(page: Page) -> dict[str, tuple[float, float, float]]:
-    """Return a metrics page's sums (bytes, seconds, number of transfers) by direction."""
+    """Return a metrics page's sums of bytes, seconds and transfers, by direction."""
     found = {}
     for way, names in _SERIES.items():
         label = {"load": "CPU_to_GPU", "store": "GPU_to_CPU"}[way]

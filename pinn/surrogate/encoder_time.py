@@ -93,7 +93,7 @@ class EncoderTime:
         return math.exp(-HALF_WIDTH), math.exp(HALF_WIDTH)
 
     def to_json(self) -> JsonObject:
-        """Return the JSON of the key ``encoder``: size of the media, and seconds with interval."""
+        """Return the JSON object under the key ``encoder``: media, and times with interval ends."""
         low, high = self.ends
         kind = self.media.kind
         size = {"image_size": self.media.size} if kind == IMAGE else {}

@@ -23,7 +23,7 @@ _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
 def engine_flags(spelled: str) -> dict[str, str]:
-    """Return the flags that an engine's name states: ``engine`` and, if known, ``engine_version``.
+    """Return the flags in an engine's name: ``engine`` and, if known, ``engine_version``.
 
     The result is empty for an engine that is not supported.
 
@@ -100,7 +100,7 @@ class Lengths:
 
     @staticmethod
     def listed(each: tuple[int, ...]) -> Lengths:
-        """Return token lengths that are listed for each request, with their mean."""
+        """Return the token lengths of single requests as ``Lengths``, with their mean."""
         return Lengths(sum(each) / len(each) if each else math.nan, each=each)
 
 
@@ -201,7 +201,7 @@ class StatedServer:
 
     @property
     def all_flags(self) -> dict[str, FlagValue]:
-        """Return the values that the file states, by flag, including the engine and its release."""
+        """Return the values of flags that the file states, including the engine and its release."""
         return {**engine_flags(self.engine), **self.flags}
 
 
@@ -295,7 +295,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Return the names of all keys in a run; nested keys have dots (``load.concurrency``)."""
+    """Return the names of all keys in a run; dots join nested keys (``load.concurrency``)."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -115,7 +115,7 @@ SECONDS = {
 
 
 def unit_seconds(latency: str, unit: str) -> float:
-    """Return the length in seconds of a unit of time as spelled in a file.
+    """Return the seconds of a unit of time that a file names.
 
     Raises:
         NotUsable: If the unit is unknown.
@@ -126,7 +126,7 @@ def unit_seconds(latency: str, unit: str) -> float:
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the metrics with positive values; tools write 0, null or NaN for unmeasured ones.
+    """Drop metrics that are 0, null or NaN, which tools write for unmeasured metrics.
 
     >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
     {'ttft_mean_s': 0.1}
@@ -142,7 +142,7 @@ def throughputs(
 
 
 def streamed(figures: dict[str, float]) -> dict[str, float]:
-    """Return the metrics unchanged, after a check that they include a TTFT.
+    """Return metrics unchanged; raise an error if they include no TTFT.
 
     Raises:
         NotUsable: If there is no TTFT.

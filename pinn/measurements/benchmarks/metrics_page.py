@@ -141,7 +141,7 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
 
 
 def _at_start(page: Page, reading: Reading) -> Page:
-    """Return the page of the same server before its first request, with all counters at 0.
+    """Return a copy of a page with all counters at 0, as before the server's first request.
 
     Raises:
         NotUsable: If neither the duration nor the load is given.
@@ -159,7 +159,7 @@ def _at_start(page: Page, reading: Reading) -> Page:
 def _mean(
     counts: dict[str, float], histograms: tuple[str, ...], total: str, served: int
 ) -> float | None:
-    """Return the mean of the first histogram that counts anything, or else total / ``served``."""
+    """Return the mean of the first histogram with counts, or else ``total`` / ``served``."""
     for name in histograms:
         count = counts.get(f"{name}_count", 0.0)
         if count > 0:
@@ -210,7 +210,7 @@ def _server(page: Page) -> StatedServer:
 
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
-    """Return each draft position's acceptance rate, given that all earlier drafts were accepted.
+    """Return the acceptance rate at each draft position, given acceptance of all earlier drafts.
 
     Counts of all engines are added. Without counts by position, the result is one rate.
 
@@ -246,7 +246,7 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
 
 
 def acceptance_text(path: Path) -> str:
-    """Return the value of ``--speculative-acceptance`` from a file with a metrics page.
+    """Return the value for ``--speculative-acceptance`` from a file with a metrics page.
 
     Raises:
         PinnError: If the file cannot be read or counts no draft tokens.

@@ -98,7 +98,7 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
 
 
 def _logged_s(line: str) -> float | None:
-    """Return a log line's time in seconds; all months count 31 days, as only differences matter."""
+    """Return a log line's time in seconds; months count 31 days, since only differences matter."""
     found = _LOGGED.search(line)
     if found is None:
         return None
@@ -162,7 +162,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
 
 
 def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
-    """Return the mean ITL of a log in seconds, which is the mean time from step to step."""
+    """Return the mean ITL of a log in seconds, as the mean time from step to step."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0

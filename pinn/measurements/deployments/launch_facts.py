@@ -87,7 +87,7 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the flags and their origin as one key, which is equal for equal servers."""
+        """Return the flags and their origin as a key that is equal for equal servers."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 
@@ -190,7 +190,7 @@ def _is_valid(fact: LaunchFact, time: str) -> bool:
 
 
 def _started(fact: LaunchFact, time: str) -> bool:
-    """Return whether flags changed at the given time, so that the benchmark ran with the change."""
+    """Return whether a change of flags at the given time started the benchmark's run."""
     digits = 10 if time.endswith(_NO_CLOCK) else 16
     changed = fact.passed["own_change"] and fact.passed["since"][:digits] == time[:digits]
     return bool(changed) and time >= CHANGES_START_RUNS
@@ -258,7 +258,7 @@ def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
 
 
 def served_scheme(scheme: str, row: Row) -> str:
-    """Return the number format that a row's engine used; mxfp4 may have 8-bit activations.
+    """Return the number format that a row's engine ran, such as mxfp4 with 8-bit activations.
 
     TensorRT-LLM's own expert kernels quantize activations to 8 bits on Blackwell. Scripts select
     these kernels by ``moe_config.backend`` TRTLLM, and only on Blackwell.
@@ -272,7 +272,7 @@ def served_scheme(scheme: str, row: Row) -> str:
 
 
 def image_release(image: str) -> str:
-    """Return the engine release in a container image's tag, or else the tag.
+    """Return the engine release in a container image's tag; if there is none, the tag.
 
     >>> image_release("vllm/vllm-openai:v0.19.0-cu130")
     '0.19.0'

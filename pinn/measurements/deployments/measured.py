@@ -159,7 +159,7 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Return flags that give enough KV cache for the requests of a row with unknown flags.
+    """Return flags with enough KV cache for a row's requests, if its flags are unknown.
 
     Rows whose requests waited for memory are filtered out, so any sufficient values are correct.
     """

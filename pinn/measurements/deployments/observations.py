@@ -165,7 +165,7 @@ def manifest_path(path: Path) -> Path:
 
 
 def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
-    """Return a column's values converted to its dtype; an error names the first invalid value."""
+    """Convert a column to its dtype; raise an error that names the first invalid value."""
     if values.isna().any():
         raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s)")
     if kind in _WANTED:

@@ -196,7 +196,7 @@ def _release() -> str:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """Return the first two numbers of a release; empty for a version without numbers."""
+    """Return the first two numbers of a release; empty if it has no numbers."""
     parts = release.split(".")[:2]
     return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
 

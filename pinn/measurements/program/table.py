@@ -162,7 +162,7 @@ def cards() -> list[dict[str, float | str]]:
 
 
 def busy_card(found: list[dict[str, float | str]]) -> str:
-    """Return a description of a GPU that is in use; empty if all are free.
+    """Return a description of a GPU in use; empty if all GPUs are free.
 
     If ``CUDA_VISIBLE_DEVICES`` has numbers, only these GPUs are checked.
     """

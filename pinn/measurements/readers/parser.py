@@ -175,7 +175,7 @@ class ChunkParser:
         return ParsedChunk(dict(tables), self._spans, servers, self._counts)
 
     def _span(self, span: Span, server: int) -> int:
-        """Add a request's span and return its row number; -1 for spans of other kinds."""
+        """Add a request's span and return its row; -1 for spans of other kinds."""
         if span.name not in wire.REQUEST_SPANS:
             if not span.name.startswith(wire.STEP_SPAN_PREFIX):
                 self._counts.refuse("spans", f"unknown span {span.name[:60]!r}")

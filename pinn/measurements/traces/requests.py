@@ -76,7 +76,7 @@ def canonical_requests(
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
-    """Return the rows of spans without repetitions: each id's first row, and all without an id."""
+    """Return the first row of each span id, and all rows without an id."""
     ids = spans["span_id"].combine_chunks()
     repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
     copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
@@ -85,7 +85,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return a function that looks up a column: the engine's values, else the API server's."""
+    """Return a function that looks up a column: of the engine, or else of the API server."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:
@@ -112,7 +112,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column in which -1, NaN and the empty text are replaced by null."""
+    """Replace -1, NaN and the empty text in a column by null."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole

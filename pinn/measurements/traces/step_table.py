@@ -206,14 +206,14 @@ class _Pieces:
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the concatenated parts, and free the memory of the parts."""
+    """Concatenate parts, and free their memory."""
     found = np.concatenate(parts)
     parts.clear()
     return found
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """Return cells as numbers; NaN for a missing cell or other text."""
+    """Convert cells to numbers; NaN for a missing cell or any other text."""
     try:
         return column.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
@@ -222,7 +222,7 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers as 32-bit integers to save memory, or unchanged if they do not fit."""
+    """Convert whole numbers to 32-bit integers if they fit, to save memory."""
     return values.astype(np.int32 if abs(values).max(initial=0) < 2**31 else values.dtype)
 
 
@@ -242,7 +242,7 @@ def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
 
 
 def _group_numbers(rows: np.ndarray) -> np.ndarray:
-    """Return for each row a number that equal rows share, in order of first appearance."""
+    """Number distinct rows in order of first appearance; return the number of each row."""
     groups = np.zeros(len(rows), np.int64)
     for column in rows.T:
         codes, values = pd.factorize(column)

@@ -89,7 +89,7 @@ def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray)
 
 
 def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return each row's server process as a number, and whether rows of two servers are mixed.
+    """Return the server process of each row, and whether two servers' rows are mixed.
 
     Rows are in order of time. A new process begins wherever the step number does not increase, as
     after a restart. Many such places mean that two servers wrote with equal resource attributes.
@@ -193,7 +193,7 @@ class Canonical:
 
 
 def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
-    """Return a function that looks up raw columns; rows between the given ones are read, too."""
+    """Return a function that looks up raw columns at ``rows``; it reads all rows between them."""
     low, high = int(rows.min()), int(rows.max()) + 1
     stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
     return lambda name: stretch[name].take(places)
@@ -239,7 +239,7 @@ def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns]
 
 
 def _usage(raw: Columns) -> pa.Array:
-    """Return the used share of the KV cache as reported, else from blocks; null outside [0, 1]."""
+    """Return the used share of the KV cache, as reported or from blocks; null outside [0, 1]."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
