@@ -308,7 +308,7 @@ def launched(
 
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
-    """Return the first of comma-separated GPUs without compute capability 10.x, else the first.
+    """Return the first GPU in a list without compute capability 10.x, or else the first GPU.
 
     A GPU without compute capability 10.x supports fewer features.
     """

@@ -138,7 +138,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Separate arguments of pools and fleets from ``given``; return the rest and their request."""
+    """Remove the arguments of pools and fleets from ``given``; return them, also as a request."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 
@@ -176,7 +176,7 @@ def served(
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
-    """Return the requested rate, in requests/s, as a list; empty if no rate is requested."""
+    """Return the requested rate in requests/s, as a list; [] if none is requested."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
@@ -187,7 +187,7 @@ def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
 
 
 def read_rates(text: str | None) -> list[float]:
-    """Return comma-separated rates in requests/s as numbers; an empty list for None.
+    """Parse comma-separated rates in requests/s; None gives an empty list.
 
     Raises:
         PinnError: If a rate is no number.
@@ -265,7 +265,7 @@ def simulation_job(
 
 
 def _about(job: Job, load: Load, asked: SimulationRequest, rate_per_s: float | None) -> JsonObject:
-    """Return a description of the simulation from which its metrics can be reproduced."""
+    """Return a description of a simulation that suffices to reproduce its metrics."""
     facts = deployment_facts(job.deployment)
     facts["serving"] |= asdict(job.engine or EngineSpec())
     serving = job.deployment.serving

@@ -181,7 +181,7 @@ def _are_equal(one: Workload, other: Workload) -> bool:
 
 
 def _behind(figure: str) -> str:
-    """Return the name of the latency that determines a metric, such as E2E for throughput."""
+    """Return the latency that determines a metric, such as E2E latency for throughput."""
     if figure in _RATES:
         return "e2e_mean_s"
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
@@ -246,7 +246,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return the metrics with a larger error on held-out loads, if other metrics improved."""
+    """Return metrics whose error on held-out loads grew, if other metrics improved."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -341,7 +341,7 @@ def fit_rows(
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[list[Verdict], Float[np.ndarray, " n"]]:
-    """Return changes in held-out error, and each load's metrics by a fit to all other loads.
+    """Return changes in held-out error, and each load's metrics by a fit to the other loads.
 
     For a single load, both results are empty.
     """
@@ -366,7 +366,7 @@ def _left_out(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Return a decode step's mean number of requests (by Little's law) and their mean context."""
+    """Return the mean number of requests (by Little's law) and mean context of a decode step."""
     requests, context = [], []
     for run in runs:
         load = run.load

@@ -227,7 +227,7 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Return the median and mean of absolute errors and the median signed error; NaN if empty."""
+    """Return median and mean of absolute errors, and median signed error; NaN without errors."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)
@@ -280,7 +280,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Return ``better`` or ``worse`` beyond one standard error, else ``no better``."""
+        """Return ``better`` or ``worse`` if beyond one standard error, else ``no better``."""
         if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
             return "no better"
         return "better" if self.gain > 0 else "worse"
@@ -356,7 +356,7 @@ def judgements(
 
 
 def _log_density(z: Errors) -> Errors:
-    """Return the log density of Student's t at ``z`` standard deviations, up to a constant."""
+    """Return the log density of Student's t at ``z`` standard deviations, without a constant."""
     return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
 
 

@@ -295,7 +295,7 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if a model name in a file belongs to a model of other shapes.
+    """Yield a finding if a file names a model of other shapes than the deployment's.
 
     Args:
         name: Model name in the file; unknown names give no finding.

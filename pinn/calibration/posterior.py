@@ -129,7 +129,7 @@ class _Student:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Return weights of measurements: below 1 for unusual leverage on the fit (Mallows' weights).
+    """Return weights of measurements, below 1 for a large influence on the fit (Mallows).
 
     The fit follows measurements with high leverage, so their residuals do not show whether they are
     wrong. Windows (intervals of several steps) with unusual batches are also the least certain

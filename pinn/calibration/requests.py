@@ -189,7 +189,7 @@ def _numbers(table: pd.DataFrame, name: str) -> Rows:
 
 
 def _next_step(table: pd.DataFrame) -> Rows:
-    """Return the number of the step scheduled next after each request is queued; NaN if unknown.
+    """Return the number of the step that is scheduled after each request is queued, or NaN.
 
     Trace events number steps by the scheduler's counter, which may be one behind between two steps.
     The offset is the median difference for requests that were scheduled at once.
@@ -216,7 +216,7 @@ def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
 def _is_at_work(
     everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
 ) -> Bool[np.ndarray, " moments"]:
-    """Return whether an engine server had unfinished requests at each moment, by journeys.
+    """Return whether a server had unfinished requests at each moment, by their journeys.
 
     The journeys in ``everyone`` are those of all requests.
     """
@@ -254,7 +254,7 @@ def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
 
 
 def _parts(table: pd.DataFrame) -> np.ndarray:
-    """Return the index of each request's part of the run's time (60/20/20), by its arrival."""
+    """Return the part of the run's time (60/20/20) in which each request arrived, as an index."""
     arrived = table["arrived_s"].fillna(table["queued_s"])
     groups = arrived.groupby(table["segment"])
     begin, end = groups.transform("min"), groups.transform("max")

@@ -26,7 +26,7 @@ _CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
 
 
 def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
-    """Return the paths of a file or folder in the checkout and in an installed wheel."""
+    """Return the paths of a file or folder in the checkout, and in an installed wheel."""
     environment = Path(sysconfig.get_path("data")) / "share" / "pinn"
     return Path(__file__).resolve().parents[2] / in_checkout, environment / installed
 
@@ -155,7 +155,7 @@ def cache_folder() -> Path:
 
 
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``.
+    """Write a temporary file beside ``path`` by ``write``, then rename it to ``path``.
 
     The parent folder is created if it is missing. A device such as ``/dev/stdout`` is written
     directly.
@@ -322,7 +322,7 @@ class ReadReport:
 
 
 def _located(places: Sequence[str], count: int) -> str:
-    """Return the known places of refused rows in brackets, with the number of further places."""
+    """Return the known places of refused rows in brackets, and how many further ones there are."""
     if not places:
         return ""
     more = [f"and {count - len(places):,} more"] if count > len(places) else []

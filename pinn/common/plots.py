@@ -65,7 +65,7 @@ def markers(names: Iterable[str]) -> Looks:
 
 
 def short(name: str) -> str:
-    """Return a model's name without its organisation, or a GPU's without its form factor."""
+    """Drop the organisation from a model's name, or the form factor from a GPU's name."""
     return name.split("/")[-1].removesuffix("_sxm")
 
 

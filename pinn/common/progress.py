@@ -91,7 +91,7 @@ def still(done: int, total: int, since_s: float) -> str:
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """Yield the items, and show the number of the current item as the current task."""
+    """Yield items, and show the number of the current one as the current task."""
     total = f" of {len(items):,}" if isinstance(items, Sized) else ""
     for number, item in enumerate(items, 1):
         doing(f"{what} {number:,}{total}")

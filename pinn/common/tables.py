@@ -68,7 +68,7 @@ _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def escaped(cell: _T) -> _T | str:
-    """Return a cell, with an apostrophe in front of text that begins like a formula.
+    """Put an apostrophe in front of a cell's text that begins like a formula.
 
     >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
     ("'=1+1", '-5', -5.0)

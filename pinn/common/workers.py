@@ -267,7 +267,7 @@ def _end_with_parent() -> None:
 def _in_folder(
     folder: Path, uses_torch: bool, work: Callable[[Task], Result], task: Task
 ) -> Result:
-    """Run one task in a folder; without this, it would run in the folder where Ray was started."""
+    """Run one task in a folder; Ray would run it where Ray was started."""
     if not folder.is_dir():
         fault = f"machine {os.uname().nodename} has no folder {folder}, in which pinn was started"
         raise PinnError(f"Ray's {fault}: share the folder between the machines under the same path")

@@ -216,7 +216,7 @@ def _experts(m: BlisModel) -> dict[str, int]:
 
 
 def blis_gpu_name(gpu: GpuSpec) -> str:
-    """Return the GPU's name for ``--hardware``: BLIS's own if there is one, else the catalog's."""
+    """Return a GPU's name for BLIS's ``--hardware``: BLIS's own, or else the catalog's."""
     return next((name for name in _BLIS_GPUS if name in gpu_aliases(gpu)), gpu.name)
 
 

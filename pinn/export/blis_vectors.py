@@ -198,7 +198,7 @@ def _vector(
 def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
-    """Return batches whose errors a fit limits: without prompts, with one, and with several."""
+    """Return batches whose errors a fit limits: with no prompt, one prompt, several prompts."""
     # One line cannot fit all batches of a MoE model, since its step times are too curved, so only
     # batches in and just above the range are used. Random arrivals may exceed the range, and the
     # vector with the fewest decodes also serves single requests.
@@ -237,7 +237,7 @@ def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, Wo
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """Return the simulations of all loads as one, with an equal number of batches per load."""
+    """Merge the simulations of all loads, with an equal number of batches per load."""
     count = min(len(one.batches.step_us) for one in seen)
     kept = [one.batches[evenly(one.batches.step_us, count)] for one in seen]
     batches = blis_features.Timed(
@@ -254,5 +254,5 @@ def _together(seen: Sequence[Seen]) -> Seen:
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:
-    """Return the worst vector, by its largest error, of those that ``run.sh`` picks by default."""
+    """Return the vector with the largest error among those that ``run.sh`` uses by default."""
     return max((v for v in vectors if is_standard(v.load)), key=lambda v: abs(v.worst.error))

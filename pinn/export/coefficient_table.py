@@ -37,7 +37,7 @@ _IDLE = {"generation_config", "override_generation_config"}
 
 
 def crossed(configs: Path | None, grid: str | None, given: Configuration) -> list[Values]:
-    """Return all combinations of the configurations in a file, in a grid and in flags."""
+    """Combine all configurations of a file and a grid, and the given flags."""
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs) if configs is not None else [{}]
     points = configurations.parse_grid(grid) if grid is not None else [{}]
@@ -117,7 +117,7 @@ def coefficient_table(
 
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
-    """Return deployments with distinct coefficients, and for each row an index into them."""
+    """Return deployments with distinct coefficients, and each row's index among them."""
     kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:

@@ -198,7 +198,7 @@ def _add_step(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None
 
 
 def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
-    """Add the host times of a request, except its time per output token, which overlaps steps."""
+    """Add the host's times per request, except the time per token, which overlaps steps."""
     alpha = dict(zip(REQUEST_FEATURES, (latency.alpha / MICROSECOND).tolist(), strict=True))
     phases = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token")
     once = sum(alpha[f"{phase}.constant"] for phase in phases)

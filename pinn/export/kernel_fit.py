@@ -126,7 +126,7 @@ class _Fitted:
 
 
 def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float, np.ndarray]:
-    """Return the value of the minimized objective and the coefficients of a fit to batches.
+    """Fit coefficients to batches, and return the minimized objective with them.
 
     Each round solves a linear program on few batches, among them those with the largest errors of
     earlier rounds.

@@ -90,7 +90,7 @@ def _document(result: object) -> bytes:
 
 
 def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function that computes the JSON that a command prints with ``--json``."""
+    """Return a function that computes the JSON that a command with ``--json`` prints."""
 
     def compute(given: dict[str, Any]) -> bytes:
         return _document(getattr(pinn, name)(**given).to_json())
