@@ -72,7 +72,7 @@ _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_wo
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of the rows that do not state the number of servers of each pool.
+    """Mark the rows that do not state the number of servers of each pool.
 
     Their batch sizes are unknown.
     """
@@ -180,9 +180,9 @@ def _server(row: pd.Series, pool: str) -> Deployment:
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
-    """Return whether a pool's experts are whole on a GPU instead of sliced over GPUs.
+    """Return whether a pool distributes whole experts over its GPUs instead of slicing each one.
 
-    They are if the row states expert parallelism, or if slices would cut the blocks of a number
+    It does if the row states expert parallelism, or if slices would cut the blocks of a number
     format. SGLang's rows with attention data parallelism over 32 GPUs state 32 slices of each
     expert; a width of 2048 would leave half a block to each slice.
     """
@@ -296,7 +296,7 @@ def steady_state(
 def _prefill_pool(
     pools: MeasuredPools, latency: LinearLatency, prompt_tokens: float
 ) -> tuple[float, float]:
-    """Return a single prompt's time in seconds, and the busy prefill pool's prompts per second.
+    """Return the time of a single prompt in seconds, and a busy prefill pool's prompts per second.
 
     A step of a busy server fills the token budget with prompts; a long prompt needs several steps.
     """

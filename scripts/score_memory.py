@@ -116,7 +116,7 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored_table(cases: Path) -> pd.DataFrame:
-    """Return a row per server start with a known model; ``scored`` marks releases to score."""
+    """Return a row per server start with a known model; ``scored`` marks releases that count."""
     table = pd.read_csv(cases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -216,7 +216,7 @@ def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
 
 
 def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the starts of chunks, each sequence's last chunk, and each chunk's sequence.
+    """Return each chunk's first token, each sequence's last chunk, and each chunk's sequence.
 
     Sequences of ``tokens`` tokens are cut into chunks of ``chunk`` tokens.
     """
@@ -228,7 +228,7 @@ def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Te
 
 
 def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return, for each part of ``size`` tokens, its sequence and its index in that sequence."""
+    """Cut sequences into parts of ``size`` tokens; return each part's sequence and index in it."""
     each = -(-tokens // size)
     numbers = torch.arange(each).repeat(sequences)
     return torch.arange(sequences).repeat_interleave(each), numbers

@@ -191,7 +191,7 @@ class Search:
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
-    """Return errors and intervals of a draw's evaluation rows, before and after calibration.
+    """Return the errors and intervals of a draw's evaluation rows, before and after calibration.
 
     The fit is used only if it improves the errors of rows that it was not fitted to.
     """
@@ -226,7 +226,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Return scores over all draws in percent, by name; a draw is worse if its mean error grew."""
+    """Return scores over all draws by name, in percent."""
     of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
     shares = {
         f"{side}_{name}": rows[side].agg(name)

@@ -70,7 +70,7 @@ class World:
         self.space = cache(partial(Space, self))
 
     def ask(self, place: str, *given: Any, **named: Any) -> Any:
-        """Call a function or method of the release, and return its result.
+        """Call a function or method of the release with stand-ins, and return its result.
 
         Raises:
             ValueError: If the rule itself raises an error.
@@ -164,7 +164,7 @@ class Space(dict[str, Any]):
 
 
 def _imports(tree: ast.Module, path: str) -> dict[str, str]:
-    """Return ``module`` or ``module.name`` of each import of a file, by the imported name."""
+    """Return the ``module`` or ``module.name`` that each imported name of a file refers to."""
     package = path.rpartition("/")[0].replace("/", ".")
     found: dict[str, str] = {}
     for node in ast.walk(tree):

@@ -147,7 +147,7 @@ def _world(source: EngineSource, capability: float) -> World:
 
 
 def _member(world: World, enumeration: str, name: str) -> Any:
-    """Return a member of an enumeration of the release; None if the enumeration is missing."""
+    """Return a member of an enumeration of the release, or None if the enumeration is missing."""
     path, _, kind = f"{_MOE}/{enumeration}".partition(": ")
     return getattr(world.space(path)[kind], name) if world.source.has(f"{path}: {kind}") else None
 

@@ -70,7 +70,7 @@ def _number(asked: Any) -> int:
 
 
 class Envs:
-    """Stand-in for ``vllm.envs`` with no variable set, so that each one has its default."""
+    """Stand-in for ``vllm.envs`` without set variables, so that each one has its default."""
 
     path = "vllm/envs.py"
 

@@ -109,7 +109,7 @@ def literal(node: ast.expr) -> Any:
 
 
 def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) -> Any:
-    """Compile one function or class of a file, without its decorators and annotations.
+    """Compile a function or class of a file, without its decorators and annotations.
 
     Args:
         function: Function or class from a file.
