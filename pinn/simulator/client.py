@@ -264,7 +264,7 @@ def send(engine: Engine, moment: float) -> int:
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
-        # Another engine, such as the prefill pool, hands requests over; their order is kept.
+        # Requests that another engine, such as the prefill pool, hands over keep their order.
         r = pop_ending(engine)
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)

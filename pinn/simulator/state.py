@@ -112,9 +112,9 @@ class Request:
     first_s: F8  # engine time of the first token
     first_sent_s: F8  # time when the API server has sent the first token
     last_sent_s: F8
-    scheduling_s: F8  # seconds of the scheduling delay, which the client sees, but not the engine
+    scheduling_s: F8  # scheduling delay in seconds, which the client sees, but not the engine
     preemption_s: F8
-    early_preemption_s: F8  # seconds of preemption delays before the first token
+    early_preemption_s: F8  # preemption delays before the first token, in seconds
     early_preemptions: I8
     recomputed_tokens: I8  # prompt and generated tokens at each preemption, summed
     # Work of the API server since it was last idle, up to three times: when the request was handed
@@ -233,15 +233,15 @@ class Replica:
     host_free: I8  # number of unused chunks in host memory
     ticks: I8  # number of uses of nodes so far, the clock of the LRU policy
     free_nodes: I8
-    leaves: Pair  # numbers of evictable leaves on the GPU and in host memory
+    leaves: Pair  # number of evictable leaves on the GPU, and in host memory
     matched: I8  # last node of the latest prefix match that is on the GPU
     best: I8  # last node of the latest prefix match, on the GPU or in host memory
     host_hits: I8  # number of blocks between ``matched`` and ``best``
-    doubles: I8  # first node in the list of nodes on GPU and host; next field: last node
-    last_double: I8
+    doubles: I8  # first node in the list of nodes on the GPU and in host memory
+    last_double: I8  # last node in this list
     load_free_s: F8  # time when the link from the host is free
     load_start_s: F8  # time when the loads of the batch under construction begin
-    load_s: F8  # seconds of the loads of the batch under construction
+    load_s: F8  # time of the KV loads of the batch under construction, in seconds
     planned: I8  # number of planned transfers that have not begun
     loads: I8  # number of loads whose end the scheduler has not seen
 
@@ -308,9 +308,9 @@ class Node:
     """Node of a radix tree, a run of KV blocks; node 0 means no node, node 1 is the root."""
 
     parent: I4
-    child: I4  # first child of the node; next two fields: the node's siblings
-    before: I4
-    after: I4
+    child: I4  # first child of the node
+    before: I4  # previous sibling of the node
+    after: I4  # next sibling of the node
     children: I4
     gpu_children: I4  # number of the node's children that are on the GPU
     first: I8  # index of the block key of the node's first KV block
@@ -334,8 +334,8 @@ class Job:
     request: I8
     planned: I8  # index of the scheduler call that planned the transfer
     column: I8  # index of the batch whose end reports the transfer's end to the scheduler
-    first: I4  # first chunk to transfer; next field: last chunk plus 1
-    end: I4
+    first: I4  # first chunk to transfer
+    end: I4  # last chunk to transfer, plus 1
     blocks: I4
     kind: I1
     progress: I1

@@ -135,7 +135,10 @@ def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
 def _log_errors(
     rows: np.ndarray, data: LeftOut, found: Prior, settings: Settings
 ) -> tuple[Figures, Figures]:
-    """Return log errors of the TPOT and TTFT predicted for rows, and their standard deviations."""
+    """Return the errors of rows' predicted TPOT and TTFT, and their standard deviations.
+
+    Both are natural logarithms of ratios.
+    """
     predicted = data.features[rows] @ found.mean + data.offset[rows]
     spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
     return np.log(predicted / data.measured[rows]), np.hypot(spread, settings[-2:])

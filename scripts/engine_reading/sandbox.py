@@ -132,9 +132,9 @@ class Space(dict[str, Any]):
         return eval(compile(ast.Expression(node), self._path, "eval"), self)
 
     def _class(self, node: ast.ClassDef) -> Any:
-        """Return an enumeration unchanged, or another class with only some of its methods.
+        """Compile a class of the release.
 
-        Only methods that rules call are kept.
+        An enumeration is whole; another class has only the methods that rules call.
         """
         bases = [base for base in node.bases if isinstance(self._evaluated(base), type)]
         whole = any(issubclass(self._evaluated(base), Enum) for base in bases)

@@ -149,7 +149,7 @@ def memory_rules(source: EngineSource) -> list[Line]:
 
 
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
-    """Return pairs of an upper bound of GPU memory in GiB and the value below this bound.
+    """Return pairs (upper bound of GPU memory in GiB, value that applies below it).
 
     Ranges of memory with equal values are merged.
     """
