@@ -85,7 +85,7 @@ class KnownGpus:
 
     Attributes:
         specs: Datasheets in SI units, in the order of their names.
-        measured: GPU -> type of its training data; predictions for a GPU without training data are
+        measured: Type of training data by GPU; predictions for a GPU without training data are
             extrapolated from other GPUs.
     """
 

@@ -75,8 +75,8 @@ class AlphaCalibration:
         posterior: Coefficients after the fit to journeys.
         taught: Mask of the alphas that were fitted to journeys, ``[n alphas]``. All other alphas
             keep their prior values.
-        waits: Phase -> fraction of the running step that a request waits for in this phase. The
-            fractions are fitted together with alpha.
+        waits: Fraction of the running step that a request waits for, by phase. The fractions are
+            fitted together with alpha.
         errors: Errors of each phase's predicted seconds, see :func:`phase_errors`.
         verdicts: For each phase whose fit is used: change in the error on later requests, which
             were held out from the fit.
@@ -231,8 +231,8 @@ def phase_errors(
         rows: Requests of a run with complete journeys.
         before: Coefficients before the fit to journeys, with beta calibrated to step times.
         calibrated: Alpha after the fit to journeys, in seconds per unit of a feature.
-        waits: Phase -> share of the running step that requests wait for in this phase, fitted
-            together with alpha.
+        waits: Share of the running step that requests wait for, by phase, fitted together with
+            alpha.
 
     Returns:
         Columns ``phase``, ``method`` (before, calibrated), ``n`` (requests), ``median_s`` (median

@@ -207,7 +207,8 @@ def error_table(
 
     Args:
         intervals: Intervals of a run.
-        betas: Name -> beta in seconds per unit of a feature, such as before and after calibration.
+        betas: Betas in seconds per unit of a feature, by name (such as before and after
+            calibration).
 
     Returns:
         Columns ``part``, ``kind`` (of interval), ``n`` (intervals), ``coefficients`` (name), and

@@ -37,7 +37,7 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
     Args:
         traces: Ingested trace tables with steps.
         deployment: Deployment that was traced.
-        coefficients: Name -> coefficients of the deployment.
+        coefficients: Coefficients of the deployment, by name.
 
     Raises:
         PinnError: If the tables have no step that can be evaluated.

@@ -65,12 +65,12 @@ class RequestRows:
 
     Attributes:
         features: Features of each request, in the order of ``REQUEST_FEATURES``.
-        waits: Phase -> duration in seconds of the step for part of which the phase waits: the step
+        waits: Duration in seconds of the step for part of which a phase waits, by phase: the step
             in flight at the arrival (0 if none ran), or the step before the first token.
         own_steps: Summed step features of the steps that compute each prompt; 0 if unknown. A step
             takes the longer of kernel launching and GPU work according to beta; features of the
             other one are 0.
-        targets: Phase -> measured seconds; NaN if a time is missing or not usable.
+        targets: Measured time in seconds, by phase; NaN if a time is missing or not usable.
         part: Index into ``PARTS``: the part of the run's time in which each request arrived.
         met_queue: Whether each request had to queue: the next scheduled step did not include it.
         is_ahead: Whether the engine scheduled steps before the previous step had ended.

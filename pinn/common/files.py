@@ -248,9 +248,9 @@ class ReadReport:
         sha256: SHA-256 of the file's bytes.
         read: Number of rows in the file.
         accepted: Number of accepted rows.
-        refused: Reason -> number of refused rows, in the order in which reasons were applied.
-        noted: Note -> number of accepted rows that it applies to.
-        places: Reason -> places of the first refused rows, such as ``run.json, line 3``.
+        refused: Number of refused rows by reason, in the order in which reasons were applied.
+        noted: Number of accepted rows to which a note applies, by note.
+        places: Places of the first refused rows by reason, such as ``run.json, line 3``.
 
     Raises:
         PinnError: If a count is negative, or if accepted and refused rows do not add up to the

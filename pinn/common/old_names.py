@@ -87,7 +87,7 @@ def current_texts(texts: "pd.Series", names: Mapping[str, str], where: str) -> "
 
     Args:
         texts: Cells of a column, or column names of a table.
-        names: Outdated words -> current words.
+        names: Current words, by outdated words.
         where: File of the table, for the notes.
     """
     for old, new in names.items():

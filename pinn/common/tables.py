@@ -33,7 +33,7 @@ class KeptRows:
 
     Attributes:
         mask: Whether each row is kept, ``[rows]``.
-        refused: Reason -> number of refused rows.
+        refused: Number of refused rows, by reason.
     """
 
     def __init__(self, rows: int) -> None:
@@ -132,7 +132,7 @@ def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     """Write mappings as CSV with escaped text; the file is written completely or not at all.
 
     Args:
-        rows: Rows as column -> value; the columns of the first row are written, in its order.
+        rows: Rows with values by column; the columns of the first row are written, in its order.
         path: CSV file to write.
 
     Raises:

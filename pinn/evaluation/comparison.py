@@ -42,7 +42,7 @@ def rank(
     Args:
         predictions: Predictions as ``read_cells`` returns them. For each metric, ``METRIC_s`` is
             the predicted and ``METRIC_measured_s`` the measured latency, in seconds.
-        groups: Row id -> group that is resampled as a whole, such as the row's deployment.
+        groups: Group that is resampled as a whole, by row id, such as the row's deployment.
         metrics: Latency metrics, such as ``tpot``; methods are ranked separately by each.
         ineligible: Methods that are listed but cannot be ranked first.
         draws: Number of bootstrap resamples.
@@ -151,7 +151,7 @@ class Scores:
         results: Error summaries of one method, as ``pinn.evaluation.metrics.summarize`` returns
             them.
         predictions: Predictions of that method; None if only the error summaries are known.
-        groups: Row id -> deployment; rows of one deployment have similar errors. None without
+        groups: Deployment by row id; rows of one deployment have similar errors. None without
             predictions.
     """
 

@@ -64,8 +64,8 @@ class Networks:
 
     Attributes:
         network: Released network, trained on all data.
-        left_out: Model -> network that was trained without this model and without models of almost
-            the same shape.
+        left_out: Network by model, trained without this model and without models of almost the same
+            shape.
     """
 
     network: NetworkWeights
@@ -168,7 +168,7 @@ def part_grid(scores: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> G
 
     Args:
         scores: Table of predicted and measured times with the columns ``PART``.
-        columns: Heading -> names of the columns of predicted and of measured times.
+        columns: Names of the columns of predicted and of measured times, by heading.
 
     Returns:
         A grid of ``median / mean (bias)`` in percent. If some rows lack a prediction, a cell also

@@ -46,7 +46,7 @@ class Bases:
     """Values of a formula's basis functions for measured deployments, by row id.
 
     Attributes:
-        index: Row id -> index in the arrays.
+        index: Index in the arrays, by row id.
         tpot: Mean values over the steps from one output token to the next, ``[rows, functions]``.
         ttft: Sums over the steps from arrival to first token, ``[rows, functions]``.
     """

@@ -82,7 +82,8 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
         predictions: One row per (split, row_id, method) with the columns ``held_out`` and, for
             some of ``METRICS``, ``METRIC_s`` (predicted) and ``METRIC_measured_s``. A row that the
             method cannot predict has NaN and is not scored.
-        groups: Name -> mask over the rows of ``predictions``, such as mixture-of-experts models.
+        groups: Mask over the rows of ``predictions``, by name of a group, such as
+            mixture-of-experts models.
 
     Returns:
         Table with ``RESULT_COLUMNS``; ``held_out`` is ``all``, a group's name or the held-out part.

@@ -46,7 +46,7 @@ def frame_grid(
 
     Args:
         rows: Frame to show.
-        columns: Heading -> name of the frame's column, optionally ``name:format`` with a Python
+        columns: Name of the frame's column by heading, optionally ``name:format`` with a Python
             format.
         caption: Caption of the grid.
         text: Number of text columns, from the left.

@@ -75,13 +75,13 @@ class BlisVector(Seen):
         projection: Fitted beta, with its step time errors on held-out batches.
         taken: Minimum and maximum number of decodes for which ``run.sh`` uses the vector, alone or
             interpolated with that of an adjacent load.
-        kinds: Type of step -> its batch with the largest error in the range ``taken``.
+        kinds: Batch with the largest error in the range ``taken``, by type of step.
         prompt_us: Microseconds that one more prompt token adds to a step with ``decodes`` decodes,
             over all replicas.
         arrival_prompt_us: Microseconds that a prompt token, cached or not, adds to a request before
             it is queued.
         replicas: Number of data-parallel replicas, which BLIS treats as one engine.
-        step_errors: Name of a load -> median absolute relative step time error of BLIS with this
+        step_errors: Median absolute relative step time error of BLIS, by name of a load, with this
             vector.
         first_token_errors: Name of a load -> (``alpha[0]`` - delay of that load) / its median TTFT.
     """

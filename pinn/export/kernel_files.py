@@ -38,8 +38,8 @@ class KernelErrors:
     """Relative errors of the step times of BLIS's latency kernel against the surrogate's.
 
     Attributes:
-        kinds: Type of step -> relative error, law / surrogate - 1, of each batch of this type,
-            where the law is the latency kernel's formula.
+        kinds: Relative error, law / surrogate - 1, of each batch, by type of step, where the law is
+            the latency kernel's formula.
     """
 
     kinds: dict[str, Seconds]

@@ -86,7 +86,7 @@ class CandidatesFile(Strict):
     Attributes:
         gpus_per_machine: Number of GPUs per machine. The tensor- and data-parallel ranks of a
             pipeline stage share one machine.
-        grid: Flag -> values to try.
+        grid: Values to try, by flag.
         pools: Workers of a replica with disaggregated prefill/decode.
     """
 

@@ -142,8 +142,8 @@ class PlanSummary:
         gpus: Names of the GPUs that may be rented.
         max_gpus: Maximum number of GPUs; None for no limit.
         headroom: Share by which the load may exceed ``rate_per_s``.
-        prices_per_gpu_hour: GPU -> price, in the user's currency; empty without prices.
-        purchases: GPU that is owned -> formula of its price per hour from its purchase price.
+        prices_per_gpu_hour: Price by GPU, in the user's currency; empty without prices.
+        purchases: Formula of the price per hour from the purchase price, by owned GPU.
         notices: Notices on the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
         least_replicas: Minimum number of replicas that the user requested.
@@ -183,7 +183,7 @@ class Point:
         holds: Whether every limit is met.
         met_share: Share of the requests that meet the limits on each request (goodput); without
             such limits, share of the requests that were served.
-        latency_s: Metric -> statistic -> seconds; None if nothing was served.
+        latency_s: Latency in seconds, by metric and then by statistic; None if nothing was served.
         output_tokens_per_s: Output tokens per second.
         output_tokens_per_gpu_s: Output tokens per second per GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without TPOT.
@@ -270,7 +270,7 @@ class Choice:
         replicas: Minimum number of replicas predicted to meet the SLO; 1 without a requested rate.
         gpus: Number of GPUs of all replicas.
         formats: Part of the model, or ``kv_cache`` -> number format.
-        flags: Engine flag of the configuration -> value.
+        flags: Value of each engine flag of the configuration.
         coefficients: ``network``, or the path of a calibrated file.
         highest_rate: Maximum rate of one replica.
         fleet_rate: Maximum rate of all replicas together, behind the router; with its interval.
@@ -289,7 +289,7 @@ class Choice:
         safe: Whether the fleet meets the SLO also with all times at the upper end of their
             interval.
         ladder: Metrics of one replica under the whole load at rising rates.
-        step_time: Part of a step -> share of the engine's time in the run ``at_rate``; the shares
+        step_time: Share of the engine's time by part of a step, in the run ``at_rate``; the shares
             add up to 1. The parts are listed in ``pinn.training.breakdown.PARTS``.
         fleets: Replicas simulated together at the requested rate: for comparison behind a random
             router, and last behind the plan's router.
@@ -299,7 +299,7 @@ class Choice:
             ``--decode``; None if every server does both. With pools, ``flags`` are the decode
             workers' flags.
         pool_sizes: Number of servers, and GPUs of each, of the prefill and of the decode workers.
-        memory: If KV memory limits the rate: part of one GPU's memory -> GiB, including
+        memory: If KV memory limits the rate: GiB by part of one GPU's memory, including
             ``kv_cache_low`` and ``kv_cache_high``.
         fails_first: Limit that fails first at a higher rate, as a sentence.
         assumptions: Releases on whose measurements step times are based, and the assumed acceptance

@@ -47,7 +47,7 @@ def plan_load(
     Args:
         request: Load, SLO and GPUs that may be rented.
         flags: Flags of engine and load.
-        prices: Name of a GPU -> price; empty to rank by the number of GPUs.
+        prices: Price by name of a GPU; empty to rank by the number of GPUs.
         workers: Processes that run simulations.
         clock: Function that returns the time for the time budget; the same in all processes.
 

@@ -102,7 +102,7 @@ class PlanningProblem:
         rate_per_s: Total rate to serve in requests/s; None if only the frontier is requested.
         slo: Limits to meet.
         checkpoint: Checkpoint of the network, whose intervals give the error of a prediction.
-        prices: GPU -> price; empty to rank by the number of GPUs.
+        prices: Price by GPU; empty to rank by the number of GPUs.
         max_gpus: Maximum number of GPUs; None for no limit.
         load: Path or flags from which the requests are generated.
         headroom: Share by which the load may exceed ``rate_per_s``.

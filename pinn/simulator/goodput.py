@@ -42,11 +42,11 @@ class Goodput:
         attainment: ``met_requests`` as a share of ``requests``.
         requests_per_s: Goodput: ``met_requests`` over the time from the first arrival to the last
             answer.
-        attainment_by_metric: Metric -> share of the requests that meet this metric's limit.
-        statistics_s: Limit on a statistic -> value of the statistic in seconds; infinite where
-            requests were not served, NaN where undefined.
+        attainment_by_metric: Share of the requests that meet a metric's limit, by metric.
+        statistics_s: Value in seconds of each limited statistic, by limit; infinite where requests
+            were not served, NaN where undefined.
         each: Limits on each request as text; empty without such limits.
-        limits_s: Metric -> limit on each request, in seconds.
+        limits_s: Limit on each request in seconds, by metric.
         met: Whether all limits are met and no queue is left behind. None if the SLO limits each
             request, but states no share of requests that must meet the limits.
         left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue

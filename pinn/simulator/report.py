@@ -36,7 +36,7 @@ def print_report(
 
     Args:
         run: Run of the simulator.
-        statistics: Name of a metric -> its value in the run.
+        statistics: Values of metrics in the run, by name.
         intervals: Intervals of the run's mean latencies, in milliseconds.
         percentiles: Percentiles of latencies to print.
     """

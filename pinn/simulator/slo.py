@@ -77,7 +77,7 @@ class GoodputLimit:
 
     Attributes:
         share: Required share of requests; 0 if the SLO requires no share and only reports it.
-        seconds: Metric -> maximum allowed value, in seconds.
+        seconds: Maximum allowed value in seconds, by metric.
     """
 
     share: float

@@ -66,9 +66,9 @@ class Breakdown:
     Attributes:
         batch: Description of the batch, as given to ``parse_batch``.
         floor: Roofline lower bound of the step time.
-        network: Part of the step -> time by the network's betas.
-        features: Step feature -> time by the network's beta for this feature.
-        composed: Part of the step -> time summed from measured kernels and overheads; None without
+        network: Time by the network's betas, by part of the step.
+        features: Time by the network's betas, by step feature.
+        composed: Time summed from measured kernels and overheads, by part of the step; None without
             kernel surrogates or under speculative decoding.
         kernels: Kernels of the step, longest first. Their times are as measured, without the
             multipliers in ``composed``.
@@ -155,7 +155,7 @@ def _by_part(
     The part ``weights`` is their time in a step of one token, ``matmul_arithmetic`` is the rest.
 
     Args:
-        part_of: Feature or operator -> part of a step.
+        part_of: Part of a step, by feature or operator.
         seconds: Seconds of each feature or operator in the step.
         one_token: Seconds of each feature or operator in a step of one token.
     """

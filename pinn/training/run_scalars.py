@@ -97,7 +97,7 @@ class RunFit:
 
     Attributes:
         scalars: Calibration factors that all deployments share.
-        model_effects: Model -> logs of its factors on each operator, then on all overheads.
+        model_effects: Logs of the factors on each operator, then on all overheads, by model.
         alpha: Coefficients of request features, in seconds per unit of each feature.
     """
 

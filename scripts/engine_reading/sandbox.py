@@ -61,7 +61,7 @@ class World:
 
     Args:
         source: Files of the release.
-        stand_ins: Name -> object that a rule uses instead of the engine's own object, in any file.
+        stand_ins: Objects that a rule uses instead of the engine's own, by name, in any file.
     """
 
     def __init__(self, source: EngineSource, stand_ins: Mapping[str, Any]) -> None:

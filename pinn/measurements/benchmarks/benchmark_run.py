@@ -217,8 +217,8 @@ class BenchmarkRun:
         name: File name, followed by ``#1``, ``#2``, ... if a file has several runs.
         tool: Tool that wrote the file, such as ``vllm bench serve``.
         load: Load that was sent, which the simulator replays.
-        figures: Metric -> value over the served requests, in seconds or per second; the metrics
-            are those names of ``FIGURES`` that the file has.
+        figures: Value over the served requests by metric, in seconds or per second; the metrics are
+            those names of ``FIGURES`` that the file has.
         served: Number of served requests, to which the metrics refer.
         failed: Number of requests that failed or were cut off.
         server: Facts about the server in the file.

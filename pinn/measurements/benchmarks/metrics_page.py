@@ -45,7 +45,7 @@ class Page:
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
-        sums: Series -> sum of its values over all labels, except histogram buckets.
+        sums: Sum of values over all labels by series, except histogram buckets.
         labelled: (series, transfer type) -> sum of the series' values over all other labels.
         models: Names of the served models.
         info: Labels of ``cache_config_info``.

@@ -107,7 +107,7 @@ class _Found:
     Attributes:
         given: Options for data that files lack.
         runs: Runs in the order of the files.
-        refused: Reason -> places of the skipped runs, lines or files.
+        refused: Places of the skipped runs, lines or files, by reason.
     """
 
     given: GivenLoad

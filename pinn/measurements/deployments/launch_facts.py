@@ -201,7 +201,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
     Args:
         rows: Measured rows as :func:`find` takes them, but with the benchmark file's model names.
-        models: Name of a model in the benchmark's file -> its name in the model catalog.
+        models: Name in the model catalog, by name in the benchmark's file.
 
     Returns:
         The rows with ``tensor_parallel_size``, ``data_parallel_size``, ``enable_expert_parallel``

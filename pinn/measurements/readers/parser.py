@@ -129,7 +129,7 @@ class ParsedChunk:
     """Raw tables of a chunk of a trace file.
 
     Attributes:
-        tables: Raw table -> its record batches; ``span`` and ``server`` count from 0 in the chunk.
+        tables: Record batches by raw table; ``span`` and ``server`` count from 0 in the chunk.
         spans: Number of request spans.
         servers: Resource attributes of each server as JSON text.
         counts: Counts of lines, groups, spans and events read and refused.

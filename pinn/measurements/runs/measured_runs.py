@@ -56,7 +56,7 @@ class MeasuredRun:
         workload: Requests that clients sent.
         measured: Load stage (``0``, ``1``, ...; ``all`` for the whole run) -> metric -> seconds,
             for those metrics of ``FIGURES`` that the source has.
-        failed_share: Load stage -> share of requests that failed; 0 if the source does not state
+        failed_share: Share of requests that failed, by load stage; 0 if the source does not state
             it.
     """
 

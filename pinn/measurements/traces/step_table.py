@@ -49,7 +49,7 @@ class StepTable:
         context: Cached tokens of all decodes before each step.
         milliseconds: Time of each step in ms.
         read: Number of rows of the table.
-        refused: Reason -> number of rows refused for this reason.
+        refused: Number of refused rows, by reason.
     """
 
     alike: Shaped[np.ndarray, "batches 4"]

@@ -138,8 +138,8 @@ class Canonical:
         rows: Index of the raw row from which each row is made; a column of indices for each raw
             table if there are several.
         raw: Function that returns the raw columns of given rows.
-        made: Column -> function that computes its values from other columns.
-        given: Column that is not in the raw rows -> its values for all rows.
+        made: Function that computes a column from other columns, by column.
+        given: Values for all rows of columns that are not in the raw rows, by column.
         report: Counts of raw rows read and refused.
         release: Function that frees the memory of raw rows that were read.
     """

@@ -275,7 +275,7 @@ class Column:
     Attributes:
         lengths: Token lengths of the requests.
         most_clients: Maximum number of clients whose requests can run at once.
-        nodes: Number of clients -> means of its simulation.
+        nodes: Means of a simulation, by its number of clients.
     """
 
     lengths: Lengths

@@ -66,7 +66,7 @@ class Reading:
 
     Attributes:
         rows: Number of rows read.
-        refused: Reason -> number of refused rows.
+        refused: Number of refused rows, by reason.
         notes: Sentences on data that the file lacks, with the assumption made instead.
     """
 

@@ -115,8 +115,7 @@ def locate_each(
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
     """Return the network inputs of a deployment that lie outside the training range.
 
-    Returns:
-        Name of the input -> distance from the range in standard deviations, farthest first.
+    Returns: Distance from the range in standard deviations by name of the input, farthest first.
 
     Raises:
         PinnError: If the checkpoint is missing or unreadable.
