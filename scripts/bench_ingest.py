@@ -24,7 +24,7 @@ _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
 # The traces are written by the synthetic engine of the tests.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-#: Name of a parsing job -> number of cores.
+#: Numbers of cores, by name of a parsing job.
 JOBS = {"json": 1, "pinn_1": 1, "pinn_2": 2}
 _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolValue": bool}
 

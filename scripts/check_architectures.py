@@ -32,7 +32,7 @@ READ, WRONG, REFUSED, UNBUILT = "read", "wrong", "refused", "not built"
 OFF_MODULES = "read off modules"
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
-#: Model type -> required sizes that its default configuration in transformers lacks.
+#: Required sizes that a model type's default configuration in transformers lacks, by model type.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},

@@ -79,7 +79,7 @@ def without_workers(rows: pd.DataFrame) -> pd.Series:
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
-#: Reason -> rule by which rows are refused. The rules are applied in this order.
+#: Rules by which rows are refused, by reason. The rules are applied in this order.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "copy of a measurement in another dump": engine_deployments.copy_of_a_row,

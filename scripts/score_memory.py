@@ -29,7 +29,7 @@ from pinn.memory.ledger import OTHER, kinds_of, memory_ledger
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
-#: Column of the input table -> engine flag.
+#: Engine flags, by column of the input table.
 FLAGS = {
     "tensor_parallel": "tensor_parallel_size",
     "pipeline_parallel": "pipeline_parallel_size",

@@ -73,7 +73,7 @@ class Shape(NamedTuple):
         return self._replace(nheads=heads, n_groups=max(groups, 1))
 
 
-#: Models -> layer shape without tensor parallelism, from their config.json.
+#: Layer shapes without tensor parallelism, from config.json, by model.
 MODELS = {
     "Nemotron-H-8B, Nemotron-3-Super": Shape(128, 8, 64, 128, 128, FP32),
     "Nemotron-H-56B": Shape(256, 8, 64, 256, 128),

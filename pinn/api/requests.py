@@ -33,7 +33,7 @@ SHARED = {
     "checkpoint": "File of the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
-#: Alternative name -> current name of an argument of functions and an option of commands.
+#: Current names of arguments of functions and options of commands, by alternative name.
 OTHER_NAMES = {"request_rate": "rate"}
 #: Pattern of a name and its help in the Options or Attributes section of a docstring.
 _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)

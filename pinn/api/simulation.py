@@ -317,7 +317,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     return simulated_intervals(job, run, (step, ttft), LEVEL, {"sentence": sentence})
 
 
-#: Option for a single engine only -> what to use instead for prefill and decode pools.
+#: What to use for prefill and decode pools instead of options for a single engine, by option.
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",

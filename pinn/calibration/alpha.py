@@ -56,7 +56,7 @@ _FAR = 2.0
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
-#: Phase -> standard deviation of the share of the running step for which the phase waits.
+#: Standard deviation of the share of the running step for which a phase waits, by phase.
 _SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
 
 Rows = Float[np.ndarray, " requests"]

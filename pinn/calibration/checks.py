@@ -62,7 +62,7 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
 
 # Checks of flags against the size of the KV cache and the speed of the server.
 
-#: Flag -> alternative values to try, one of which may explain a mismatch.
+#: Alternative values to try, one of which may explain a mismatch, by flag.
 _VALUES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16),
     "pipeline_parallel_size": (1, 2, 4),

@@ -37,8 +37,8 @@ SCALAR_SPREADS = {
 }  # fmt: skip
 
 _SCALAR_OF = {f"beta.{name}": feature.scalar for name, feature in STEP_FEATURES.items()}
-#: Calibration factor -> names of the coefficients that it scales. The factor ``arrival`` scales all
-#: of alpha.
+#: Names of the coefficients that a calibration factor scales, by factor. The factor ``arrival``
+#: scales all of alpha.
 SCALARS: dict[str, tuple[str, ...]] = {
     scalar: tuple(name for name in NAMES if _SCALAR_OF.get(name, "arrival") == scalar)
     for scalar in SCALAR_SPREADS

@@ -9,11 +9,11 @@ from pinn.errors import warn_user
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Outdated name -> current name: of commands, then of options, then of environment variables.
+#: Current names, by outdated name: of commands, then of options, then of environment variables.
 COMMANDS: Mapping[str, str] = {"account": "breakdown"}
 OPTIONS: Mapping[str, str] = {"--judges": "--held-out-runs"}
 VARIABLES: Mapping[str, str] = {"PINN_JUDGE_RUNS": "PINN_HELD_OUT_RUNS"}
-#: Outdated words -> current words, in the names of scorecard groups and of prediction methods that
+#: Current words, by outdated words, in the names of scorecard groups and of prediction methods that
 #: older versions wrote to tables of scores.
 GROUPS: Mapping[str, str] = {
     "judges: ": "held-out serving runs: ",

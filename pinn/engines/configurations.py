@@ -25,7 +25,7 @@ from pinn.specs.serving import ServingSpec
 
 # Engine configurations as keys and values, one or many, and their deployments.
 
-#: Configuration as the user writes it: key -> value, as text or typed.
+#: Configuration as the user writes it: values, as text or typed, by key.
 Configuration = Mapping[str, object]
 #: Configuration in canonical keys and types, from :func:`canonical`.
 Values = dict[str, FlagValue]

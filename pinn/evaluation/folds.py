@@ -150,7 +150,8 @@ def _folds(
 
 # Cross-validation predictions that are published with a checkpoint, including serving runs.
 
-#: Latency metric of a serving run -> its name in the evaluation suite; mean ITL counts as TPOT.
+#: Names of a serving run's latency metrics in the evaluation suite, by metric; mean ITL counts as
+#: TPOT.
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
@@ -249,7 +250,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
 #: Name, in tables of errors, of the split that holds out the models of serving runs.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
-#: Metric of the evaluation -> client-side metric of a serving run; a run's ITL is used as TPOT.
+#: Client-side metrics of a serving run, by metric of the evaluation; a run's ITL is used as TPOT.
 FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 

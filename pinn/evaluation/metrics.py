@@ -228,8 +228,8 @@ def inversions(
 #: Maximum concurrency of a lightly loaded benchmark, chosen for presentation.
 LOW_CONCURRENCY = 16
 
-#: Group name -> function of a row's deployment and concurrency that returns whether the row belongs
-#: to the group.
+#: Functions by group name, which return whether a row belongs to the group, given its deployment
+#: and concurrency.
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,

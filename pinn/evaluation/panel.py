@@ -41,7 +41,7 @@ from pinn.common.tables import read_frame, write_frame
 from pinn.errors import PinnError
 from pinn.evaluation.tables import frame_grid
 
-#: Metric -> weight of its error in a configuration's score.
+#: Weights of errors in a configuration's score, by metric.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
 #: Maximum absolute log error of a row; larger errors count as this value.
 LARGEST_ERROR = np.log(3)
@@ -57,7 +57,7 @@ WORSE, LEVEL = 1.0, 0.05
 #: from the group's mean. Smaller groups resample deviations of all groups of their source, or of
 #: all groups if the source has few configurations, too.
 LEAST = 4
-#: Source of measurements -> similar source, with which its bootstrap deviations are pooled.
+#: Similar sources with which bootstrap deviations are pooled, by source of measurements.
 _ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a summarized scorecard. ``error`` and ``bias`` are means of |log(predicted /
 #: measured)| and of its signed value, in percent. ``inside`` is the percentage of rows inside their

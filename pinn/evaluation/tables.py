@@ -22,7 +22,7 @@ DECISIONS_CAPTION = (
     "100 % if it exceeds the limit by over 5 % (missed)."
 )
 
-#: Method in the overview table -> heading of its column.
+#: Headings of the columns in the overview table, by prediction method.
 _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
@@ -159,7 +159,7 @@ def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> G
     return replace(frame_grid(whole, columns, caption, strong=strong), gap=1)
 
 
-#: Latency metric of a serving run -> heading of its column in printed tables.
+#: Headings of columns in printed tables, by latency metric of a serving run.
 _FIGURES = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 

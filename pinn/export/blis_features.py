@@ -18,7 +18,7 @@ from pinn.simulator import run, state
 # Expert dispatch is computed as in BLIS's default back end; other back ends multiply the term by
 # top-k.
 
-#: Name of a basis function -> unit of its coefficient, in the order of ``--beta-coeffs``.
+#: Units of the coefficients of basis functions, by function, in the order of ``--beta-coeffs``.
 BASIS: dict[str, str] = {
     "prefill_compute": "1",
     "decode_compute": "1",

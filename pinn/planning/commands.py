@@ -28,11 +28,11 @@ _ABOUT = frozenset(
         "router", "router_weights", "router_staleness_s",
     }
 )  # fmt: skip
-#: Format to which vLLM and SGLang convert a 16-bit checkpoint on request -> options that request
-#: it. All other formats need a checkpoint in that format.
+#: Options that request the conversion of a 16-bit checkpoint by vLLM and SGLang, by target format.
+#: All other formats need a checkpoint in that format.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: KV cache format -> vLLM's name of the format, where it differs (``vllm/config/cache.py:
+#: vLLM's names of KV cache formats, by format, where they differ (``vllm/config/cache.py:
 #: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: Option with which vLLM's prefill and decode workers transfer the KV cache by NIXL. It is the same

@@ -23,7 +23,7 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 _Object = dict[str, object]
 
-#: Engine -> name of its container image; ``{}`` stands for the release.
+#: Names of container images, by engine; ``{}`` stands for the release.
 _IMAGES = {
     VLLM: "vllm/vllm-openai:v{}",
     SGLANG: "lmsysorg/sglang:v{}",

@@ -30,7 +30,7 @@ _LOOKS = (
     ("#7a3b00", "P"), ("#9a9a9a", "X"),
 )  # fmt: skip
 
-#: Latency percentile -> colour, marker and dashes of its line.
+#: Colour, marker and dashes of lines, by latency percentile.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
 #: Colour, marker and dashes of a statistic that occurs only in a limit of the SLO.
 _ASKED = ("#a3480f", "D", "-.")

@@ -103,14 +103,14 @@ NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
 #: Relative difference between a fleet's rate and the sum of its replicas' rates above which the
 #: plan explains the difference. The value is twice the relative width of a bisection.
 _LIKE_ONE_BY_ONE = 0.02
-#: Router -> reason why replicas behind it may sustain a higher rate together than separately.
+#: Reasons why replicas may sustain a higher rate together than separately, by router.
 _MORE = {
     LEAST_REQUESTS: "the router balances the load",
     ROUND_ROBIN: "round-robin routing balances the load",
     PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
     RANDOM: "each replica serves a different part of the load",
 }
-#: Router -> reason why replicas behind it may sustain a lower rate together than separately.
+#: Reasons why replicas may sustain a lower rate together than separately, by router.
 _LESS = {
     LEAST_REQUESTS: "the number of requests in flight does not tell how long each will take",
     ROUND_ROBIN: "round-robin routing ignores how long each request takes",

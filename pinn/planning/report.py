@@ -169,7 +169,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     return lines
 
 
-#: Routing rule -> its description, with which a sentence begins.
+#: Descriptions with which a sentence begins, by routing rule.
 _ROUTED = {
     RANDOM: "With random routing (Kubernetes Service)",
     ROUND_ROBIN: "With round-robin routing",

@@ -46,7 +46,7 @@ class Config:
     least_loaded: I8
     router: I8  # routing rule, or ``NO_ROUTER``
     first_copy: I8  # index, within the fleet, of the engine's first server
-    router_interval_s: F8  # seconds between two updates of the router's view of the copies
+    router_interval_s: F8  # interval in seconds between updates of the router's view of the copies
     prefix_weight: F8
     queue_weight: F8
     usage_weight: F8
@@ -89,7 +89,7 @@ class Config:
     stage_gap_s: F8
     transfer_latency_s: F8
     transfer_token_s: F8
-    source_token_s: F8  # seconds per transferred token on a prefill worker's link
+    source_token_s: F8  # transfer time per token on a prefill worker's link, in seconds
     admission_share: F8  # initial share of a request's output that SGLang reserves at admission
     most_reread: F8  # maximum share of the decodes' KV reads that L2 cache hits avoid
     # Second tier of the KV cache, described in ``pinn.simulator.offloading``.
@@ -124,7 +124,7 @@ class Config:
     n_block_ids: I8  # number of KV blocks of a replica, plus 1 for the sentinel of the free list
     n_graphs: I8  # number of entries of the table of CUDA graph sizes
     n_guesses: I8  # maximum number of requests that an admission check considers
-    n_tier: I8  # number of chunks, ARC's ghost entries and list ends of a second KV tier
+    n_tier: I8  # length of a second KV tier's array: chunks, ARC's ghost entries and list ends
     n_tier_keys: I8
     n_seen: I8
     n_nodes: I8  # maximum number of nodes of a radix tree
@@ -189,7 +189,7 @@ class Engine(NamedTuple):
     table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
     slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
-    # for each replica and block key: number of the first KV block with the key, 0 if there is none
+    # for each replica and block key: index of the first KV block with the key, 0 if there is none
     holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]
     # time in seconds when a block key last entered or left a replica's prefix cache
     key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]

@@ -176,7 +176,7 @@ def schedule_apart_if(
     schedule_apart(engine, replica)
 
 
-#: Phase of a request -> method of the latency model that is called when the phase begins.
+#: Methods of the latency model that are called when a phase begins, by phase of a request.
 _METHODS = {
     ARRIVAL: "queueing_time",
     SCHEDULE: "scheduling_processing_time",

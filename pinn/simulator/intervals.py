@@ -23,7 +23,7 @@ from pinn.surrogate.encoder_time import HALF_WIDTH
 #: Log change of the step time, up and down, by which :func:`gains` estimates metrics' changes.
 NUDGE = math.log(1.1)
 
-#: Metric name -> mean of a run, in any unit of time.
+#: Means of a run, in any unit of time, by metric name.
 Figures = dict[str, float]
 
 
@@ -126,7 +126,7 @@ def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figure
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
-#: Statistic of a latency -> latencies that have an interval of this statistic.
+#: Latencies that have an interval of a statistic, by statistic.
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
 #: Metrics that are rates, which fall when times rise.
 _RATES = ("responses_per_sec", "tokens_per_sec")

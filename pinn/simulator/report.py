@@ -14,7 +14,7 @@ from pinn.units import GIB
 #: Name of a mean latency -> (lower, upper) end of its 90 % interval, in ms. The upper end is None
 #: if the run with longer times serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
-#: Latency -> its row name in a table of latencies. Latencies that a run lacks are not shown.
+#: Row names in a table of latencies, by latency. Latencies that a run lacks are not shown.
 LATENCIES = {
     "e2e": "E2E latency",
     "ttft": "TTFT",

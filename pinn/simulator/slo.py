@@ -39,7 +39,7 @@ _JOINED = re.compile(r",|\sand\s")
 _OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
-#: Metric -> seconds of each request; NaN where the metric is undefined for a request.
+#: Latencies of each request in seconds, by metric; NaN where the metric is undefined for a request.
 Latencies = Mapping[str, Float[np.ndarray, " requests"]]
 
 

@@ -100,7 +100,7 @@ class Request:
     transferred: I8
     preemptions: I4
     cached_tokens: I4  # prefix cache hit in tokens when first scheduled (vLLM's num_cached_tokens)
-    reused_tokens: I4  # prefix cache hits in tokens, summed over all times it was scheduled
+    reused_tokens: I4  # prefix cache hits in tokens, summed over all its schedulings
     first_key: I8
     offset_s: F8
     timeout_s: F8
@@ -271,7 +271,7 @@ class Group:
     waited: I8  # number of steps that prompts have waited for other prompts
     turns: I8  # number of batches since the group was last idle
     shared: Sums  # experts' work in a step, which all ranks share, divided by the number of ranks
-    events: I8  # ``Replica.events`` at the last launch of a step without tokens
+    events: I8  # value of ``Replica.events`` at the last launch of a step without tokens
 
 
 class Stage:
@@ -297,7 +297,7 @@ class Chunk:
     after: I4  # next chunk in the chunk's list
     before: I4
     key: I4  # key of the chunk's last block
-    references: I4  # loads in progress; -1 during the store; for a list's end, the list's length
+    references: I4  # number of loads in progress; -1 during the store; for a list's end, its length
     kept: I1  # index of the list (``UNUSED``, ...) that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
     owner: I8  # index of the request or of the transfer that has stored the chunk
@@ -381,7 +381,7 @@ class Entry:
     new: I4  # number of the request's tokens computed in the batch
     cached: I4  # number of the request's tokens computed before the batch
     prefill: I1
-    sampled: I1  # number of tokens that the request may generate in the batch
+    sampled: I1  # maximum number of tokens that the request generates in the batch
 
 
 class Guess:

@@ -13,7 +13,7 @@ from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.transfers import tier_statistics
 from pinn.units import MILLISECOND
 
-#: Name of a metric in JSON -> its value; times are in milliseconds.
+#: Values of metrics by name in JSON; times are in milliseconds.
 Metrics: TypeAlias = dict[str, float]
 
 #: Percentiles that are computed for every latency.

@@ -194,7 +194,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
 
 # Conversion of a Hugging Face config.json into a ``ModelSpec``, as vLLM 0.15.1 reads it.
 
-#: ``torch_dtype`` of a checkpoint -> format in which vLLM serves it; vLLM casts fp32 to bf16
+#: Formats in which vLLM serves a checkpoint, by its ``torch_dtype``; vLLM casts fp32 to bf16
 #: (``vllm/config/model.py``, ``_resolve_auto_dtype``).
 _DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16",

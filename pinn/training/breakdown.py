@@ -23,7 +23,7 @@ from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.step_features import LAUNCHING, STEP_FEATURES, seconds_by_feature
 from pinn.training.teacher import Teacher
 
-#: Part of a step's time -> description of its content, in the order of every table and plot.
+#: Descriptions of the parts of a step's time, by part, in the order of every table and plot.
 PARTS: dict[str, str] = {
     "weights": "matrix multiplications for one token (reading weights): projections, dense, head",
     "matmul_arithmetic": "arithmetic of these multiplications for all further tokens",
@@ -46,9 +46,9 @@ ENCODING: dict[str, str] = {
 #: Part of features and operators that are matrix multiplications. The breakdown splits it: the time
 #: for one token is the part ``weights``, the rest is ``matmul_arithmetic``.
 _GEMM = "gemm"
-#: Step feature -> part of a step; the breakdown splits the part ``gemm`` in two.
+#: Parts of a step, by step feature; the breakdown splits the part ``gemm`` in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
-#: Operator with measured kernels -> part of a step.
+#: Parts of a step, by operator with measured kernels.
 PART_OF_OPERATOR: dict[str, str] = {
     operator: "communication" if operator in ("all_reduce", "exchange") else operator
     for operator in COMPOSED_PARTS

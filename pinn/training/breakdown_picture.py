@@ -18,7 +18,7 @@ from pinn.units import MICROSECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Part of a step -> colour and hatch, chosen so that neighbouring parts differ without colour.
+#: Colours and hatches by part of a step, chosen so that neighbouring parts differ without colour.
 PART_LOOKS = dict(
     zip(
         PARTS,

@@ -15,7 +15,7 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Latency metric -> weight of its error in the fit. Means have the largest weights. The 99th
+#: Weights of errors in the fit, by latency metric. Means have the largest weights. The 99th
 #: percentile of TTFT is not fitted, because it depends on the few prompts at the start of a run
 #: that find no cached prefix.
 FIGURE_WEIGHTS = {

@@ -65,7 +65,7 @@ def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
     return steps + beside < LEAST_STEPS_SHARE * steps
 
 
-#: Name -> tensor of a training batch; the first axis of a tensor is rows or deployments.
+#: Tensors of a training batch by name; the first axis of a tensor is rows or deployments.
 TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 

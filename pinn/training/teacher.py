@@ -30,8 +30,8 @@ from pinn.surrogate.step_features import (
 # that run in an engine but were measured in isolation. Overheads are the cost of unmeasured parts
 # (norms, rotary embedding, host). Each factor has a log-normal prior.
 
-#: Step feature -> overhead per unit of the feature, beyond measured kernel times (from
-#: ``STEP_FEATURES``).
+#: Overheads per unit of a step feature, beyond measured kernel times (from ``STEP_FEATURES``), by
+#: feature.
 OVERHEADS: dict[str, Overhead] = {
     name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }
@@ -177,7 +177,8 @@ def group_seconds(
 
 # Betas of step times that are summed from kernels: the best-fitting non-negative coefficients.
 
-#: Operator (type of kernels in a step) -> names of the step features that may explain its time.
+#: Names of the step features that may explain an operator's time, by operator (type of kernels in a
+#: step).
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
     for operator in COMPOSED_PARTS

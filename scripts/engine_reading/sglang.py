@@ -73,7 +73,7 @@ _SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
     ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
     ("scheduler_recv_interval", "scheduler_recv_interval", None),
 )
-#: SGLang setting -> default that pinn assumes in every release.
+#: Defaults that pinn assumes in every release, by SGLang setting.
 _EXPECTED = {
     "schedule_policy": "fcfs",
     "schedule_conservativeness": 1.0,

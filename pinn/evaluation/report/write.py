@@ -11,12 +11,12 @@ from pinn.evaluation import folds, metrics
 from pinn.evaluation.report import contents, figures
 from pinn.evaluation.report.contents import METHOD, Picture, Tables
 
-#: Title of a section of the page -> its pictures and tables.
+#: Pictures and tables of the page's sections, by title of the section.
 Sections = Mapping[str, Sequence[Picture | Grid]]
 
 # First lines of a page: held-out errors of the network and of the best other estimator (peer).
 
-#: Split method -> plural noun for the parts that it holds out.
+#: Plural nouns for the parts that a split method holds out, by method.
 _UNSEEN = {
     "leave-one-model-out": "models",
     "leave-one-gpu-out": "GPUs",
@@ -94,7 +94,7 @@ def _shipped(tables: Tables) -> dict[str, str]:
 
 # Sections of a page, made from an evaluation's tables.
 
-#: Split method -> title of its section of the page.
+#: Titles of the page's sections, by split method.
 _TITLES = {
     "leave-one-model-out": "Held-out models",
     "leave-one-gpu-out": "Held-out GPUs",

@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Latency -> its tags in the files: first the tag of releases, then that of pre-releases.
+#: Tags in the files, by latency: first the tag of releases, then that of pre-releases.
 _TAGS = {
     "ttft": ("time_to_first_token", "ttft"),
     "tpot": ("inter_token_latency",),

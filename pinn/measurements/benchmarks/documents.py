@@ -107,7 +107,7 @@ def _json_fault(error: PinnError) -> NotUsable:
 
 # Metrics of benchmark files in SI units, and parsers of keys that files of several tools share.
 
-#: Unit of time as spelled in benchmark files -> its length in seconds.
+#: Lengths of units of time in seconds, by unit as spelled in benchmark files.
 SECONDS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
     "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,

@@ -26,7 +26,8 @@ _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STARTED = re.compile(r"^process_start_time_seconds(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 
-#: Metric -> histograms from which its mean is computed, the most precise histogram first.
+#: Histograms from which the mean of a metric is computed, by metric, the most precise histogram
+#: first.
 _HISTOGRAMS = {
     "ttft_mean_s": ("time_to_first_token_seconds",),
     "tpot_mean_s": ("request_time_per_output_token_seconds",),

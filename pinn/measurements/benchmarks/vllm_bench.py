@@ -183,7 +183,7 @@ _CONSERVATIVE = 0.3
 #: resolved values use SGLang's own names.
 _UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
            "speculative_config", "disaggregation_mode"}  # fmt: skip
-#: SGLang's name of a number format -> value of ``--quantization``.
+#: Values of ``--quantization``, by SGLang's name of a number format.
 _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
             "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
             "mxfp4": "mxfp4"}  # fmt: skip

@@ -210,7 +210,7 @@ def log_server(text: str) -> StatedServer:
 # the engine. The start of the span is the request's arrival time.
 
 _SPAN = "llm_request"
-#: Attribute of a span -> its name in ``_RequestSpan.numbers``.
+#: Names in ``_RequestSpan.numbers``, by attribute of a span.
 _ATTRIBUTES = {
     "gen_ai.latency.time_to_first_token": "ttft",
     "gen_ai.latency.e2e": "e2e",

@@ -67,7 +67,7 @@ _NO_CLOCK = "T00:00:00.000Z"
 _RELEASE = re.compile(r"v?(\d+\.\d[^-]*)")
 
 
-#: Measured row of the benchmark's table, with decoded columns: column -> value.
+#: Measured row of the benchmark's table, with decoded columns: values by column.
 Row = Mapping[Hashable, Any]
 
 

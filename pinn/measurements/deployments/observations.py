@@ -34,7 +34,7 @@ _DTYPES: Mapping[str, Any] = {
     "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
     "seconds": "float64",
 }  # fmt: skip
-#: Numeric type of a column -> its allowed values, as error messages state them.
+#: Allowed values of a column, as error messages state them, by its numeric type.
 _WANTED = {
     "count": "a whole number of at least 1",
     "from zero": "a whole number of at least 0",

@@ -33,7 +33,7 @@ UNKNOWN_VERSION = "unknown"
 
 #: Filter: function that takes decoded rows and returns a mask of the rows to drop.
 Rule = Callable[[pd.DataFrame], pd.Series]
-#: Reason for dropping rows, as the report of reading states it -> filter; in order of application.
+#: Filters in order of application, by reason for dropping rows, as the report of reading states it.
 Filters = Mapping[str, Rule]
 
 #: Model in the file -> facts about its checkpoint. ``served`` is the model's name in the model

@@ -22,7 +22,7 @@ from pinn.measurements.readers.otlp import (
 from pinn.measurements.readers.request_spans import numbers, strings
 from pinn.measurements.readers.wire import EventKind, Field
 
-#: Python type of an attribute's value -> Arrow type of its column.
+#: Arrow types of columns, by Python type of an attribute's values.
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 

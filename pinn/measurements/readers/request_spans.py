@@ -51,8 +51,7 @@ MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
-#: Label of an event that occurs once in an engine span -> name of its column of times, without
-#: unit.
+#: Names of columns of times, without unit, by label of an event that occurs once in an engine span.
 ENGINE_MOMENTS = {
     label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }

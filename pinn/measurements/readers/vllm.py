@@ -133,7 +133,7 @@ def _event_schema(table: str) -> pa.Schema:
     return pa.schema(sorted(columns.items()))
 
 
-#: Name of a raw table -> its Arrow schema.
+#: Arrow schemas of raw tables, by name of the table.
 RAW_SCHEMAS = {
     STEPS: _event_schema(STEPS),
     SNAPSHOTS: _event_schema(SNAPSHOTS),

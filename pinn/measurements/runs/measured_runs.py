@@ -25,7 +25,7 @@ from pinn.specs.serving import ServingSpec
 
 # Measured serving runs: the deployment, its load, and the metrics that clients measured.
 
-#: Metric -> keys (latency, statistic) under which inference-perf's report of a stage has it.
+#: Keys (latency, statistic) of metrics in inference-perf's report of a stage, by metric.
 _PLACES = {
     f"{name}_{statistic}_s": (latency, statistic)
     for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))

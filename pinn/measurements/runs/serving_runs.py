@@ -83,7 +83,7 @@ ASSUMED_RELEASE = "0.15.1"
 #: Maximum relative difference between the mean lengths in a row and in its workload file.
 _FILE_TOLERANCE = 0.1
 
-#: GPU name in a CSV file of serving runs -> GPU in the catalog.
+#: GPUs in the catalog, by name in a CSV file of serving runs.
 GPUS = {"H100": "h100_sxm", "A100": "a100_sxm", "L40S": "l40s"}
 
 _LATENCIES_MS = (

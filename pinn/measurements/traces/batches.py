@@ -149,7 +149,7 @@ class JourneyBatches:
         chunks = _chunks(stays, token_budget, self.decodes)
         order = np.argsort(chunks[:, 0], kind="stable")
         #: Prompt chunks in the order of their steps, as rows (step, new tokens, cached tokens,
-        #: certain).
+        #: 1 if the tokens are certain).
         self._chunks = chunks[order]
         self._chunk_steps = self._chunks[:, 0]
         self._chunk_sums = np.concatenate(([0], np.cumsum(self._chunks[:, 1])))
@@ -220,7 +220,10 @@ def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
 def _chunks(
     stays: Residencies, token_budget: int | None, decodes: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return the prompt chunks of all stays, as rows (step, new tokens, cached tokens, certain)."""
+    """Return the prompt chunks of all stays.
+
+    Each row contains step, new tokens, cached tokens, and 1 if the tokens are certain.
+    """
     whole = stays.is_known & (stays.begin == stays.first_output)
     new = (stays.total - stays.cached)[whole]
     rows = [np.column_stack((stays.begin[whole], new, stays.cached[whole], np.ones_like(new)))]

@@ -355,7 +355,7 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 # column of a trace whose median is below this bound does not have step times, whatever its name.
 # Coefficients fitted to the column would describe impossible hardware.
 
-#: Name of a column whose times look like step times but are not -> what they are.
+#: Meanings of columns whose times look like step times but are not, by name of the column.
 MEANINGS = {
     "reported_duration_s": (
         "step.duration_us is the time of the scheduler's schedule() call, which ends "

@@ -33,7 +33,8 @@ STATE_COLUMNS = tuple(
 
 _MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
 
-#: Column of a span -> column of the span's events that has the value more precisely.
+#: Columns of a span's events that state the value of a span's column more precisely, by column of
+#: the span.
 _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
               "max_tokens": "decode_max"}  # fmt: skip
 

@@ -26,7 +26,8 @@ LATENCY = "latency_ms"
 #: Columns with equal values in all steps of one batch; the contexts of decodes grow with each step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Column that must have one value in a file, as it identifies a server -> error for several values.
+#: Errors for several values in a column that identifies a server and must have one value in a file,
+#: by column.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give a file with one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",

@@ -175,7 +175,8 @@ def _sent(
 
 
 _REMEDY = "remove the key, or give the load as a CSV trace"
-#: Key at any depth of a BLIS file whose load cannot be simulated -> reason and remedy.
+#: Reasons and remedies for BLIS files whose load cannot be simulated, by a key at any depth of the
+#: file.
 _UNSERVED = {
     "servegen_data": "the load is in further files, which pinn does not read",
     "cohorts": "write the members of cohorts as clients",

@@ -46,7 +46,7 @@ _OUTPUT = "output_tokens"
 _OTHERS = (_OUTPUT, "think_time_s", "timeout_s", "deadline_us", "transferred_tokens")
 _READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
-#: Meaning of a column -> other names that files give it, in lower case with underscores.
+#: Other names that files give to columns, in lower case with underscores, by meaning of the column.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "the arrival time": (
         "timestamp", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "request_time",

@@ -92,8 +92,8 @@ def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "8 bits to 4 bits", eight, four, "precision")]
 
 
-#: Split method -> function from observations to splits. If an engine is held out, kernels measured
-#: on it stay in the training data.
+#: Functions from observations to splits, by split method. If an engine is held out, kernels
+#: measured on it stay in the training data.
 SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
     "leave-one-model-out": partial(leave_one_out, "model"),
     "leave-one-engine-out": partial(leave_one_out, "engine"),
