@@ -208,7 +208,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 
 
 def _values(rest: list[str]) -> int:
-    """Return how many words of a command precede its next flag."""
+    """Return the number of words that precede the next flag of a command."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 

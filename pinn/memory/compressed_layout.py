@@ -65,7 +65,7 @@ class CompressedLayout:
 
     @property
     def window_share(self) -> int:
-        """Return the other groups' blocks that cover the tokens of one block of compressed keys."""
+        """Return the number of other groups' blocks with the tokens of a compressed keys' block."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
@@ -165,7 +165,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 
 def _repeats(counts: list[int], least: int) -> int:
-    """Return the most layers per group with the least padding (``_approximate_gcd``)."""
+    """Return the largest number of layers per group with minimum padding (``_approximate_gcd``)."""
 
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)

@@ -202,7 +202,7 @@ def _gpus(deployment: Deployment, by_job: bool) -> int:
 def _lmcache(
     deployment: Deployment, spec: EngineSpec, layout: KvLayout, extra: Mapping[str, Any]
 ) -> HostTier | None:
-    """Return LMCache's tier in the engine's process; None if LMCache stores nothing there.
+    """Return LMCache's tier in host memory, or None if LMCache does not use host memory.
 
     Engine steps wait for copies to and from this tier (lmcache/v1/gpu_connector/gpu_connectors.py).
     """

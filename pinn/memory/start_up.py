@@ -204,7 +204,7 @@ def _counted(first: float, last: float, grain: float) -> Iterator[float]:
 
 
 def _contexts(deployment: Deployment, starts: Callable[[int], bool]) -> list[int]:
-    """Return the maximum context at which the engine starts, as a list; [] if there is none."""
+    """Return a list with the maximum context in tokens at which the engine starts, or []."""
     counts = range(max_model_len(deployment) // _LENGTH_GRAIN_TOKENS)
     failing = bisect_left(counts, True, lo=1, key=lambda n: not starts(n * _LENGTH_GRAIN_TOKENS))
     return [(failing - 1) * _LENGTH_GRAIN_TOKENS] if failing > 1 else []

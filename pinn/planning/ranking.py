@@ -41,7 +41,7 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Split hardware into the first ones of each GPU, engine and serving mode, and others.
+    """Split indices into the first of each GPU, engine and serving mode, and the others.
 
     Args:
         candidates: One candidate of each hardware configuration, by its index, most promising

@@ -40,11 +40,11 @@ END, _SEND, _TURN, _HANG_UP = range(4)
 
 
 def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> int:
-    """Advance an engine until every request has ended (DONE) or a record buffer is nearly FULL.
+    """Advance an engine until every request has ended or a record buffer is nearly full.
 
-    The loop pauses after ``until_s``, and when requests leave for the other pool. In plain Python
-    ``latency`` is any object with the methods of
-    ``pinn.simulator.latency_model.LatencyModel``.
+    Return DONE or FULL in these cases, PAUSED after ``until_s`` or when requests leave for the
+    other pool, and BAD_STEP if a step time is not positive and finite. In plain Python ``latency``
+    is any object with the methods of ``pinn.simulator.latency_model.LatencyModel``.
 
     The function is long because numba compiles a callee again for each of its callers.
     """

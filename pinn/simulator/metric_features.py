@@ -242,7 +242,7 @@ def mean_steps(run: Run) -> MeanSteps:
 def _spread(
     steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
 ) -> Float[np.ndarray, " steps"]:
-    """Return, per step, the sum of the amounts whose range of steps includes the step.
+    """Return the sum of the amounts in each step.
 
     The i-th amount counts in the steps ``begin[i]`` to ``end[i] - 1``.
     """

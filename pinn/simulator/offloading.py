@@ -281,7 +281,7 @@ def _reserve(
 ) -> int:
     """Reserve room for a request's chunks ``first`` to ``end`` - 1 (``prepare_store``).
 
-    Return how many of them must be stored; -1 if too few other chunks can be evicted.
+    Return the number of chunks that must be stored; -1 if too few other chunks can be evicted.
     """
     state, by_job = engine.replicas[replica], engine.config.tier == BY_JOB
     missing, spared = 0, 0

@@ -94,7 +94,7 @@ def _walk(
 ) -> tuple[int, int]:
     """Insert a request's first ``blocks`` KV blocks into the radix tree (``insert``).
 
-    Return the last node, and the number of blocks that were already on the GPU.
+    Return the index of the last node, and the number of blocks that were already on the GPU.
     """
     request, config = engine.requests[r], engine.config
     place, end = request.first_key, request.first_key + blocks

@@ -157,7 +157,7 @@ def delete_node(engine: Engine, replica: int, n: int) -> None:
 
 
 def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
-    """Split a node: its first blocks move to a new parent node (``_split_node``)."""
+    """Move a node's first blocks to a new parent, and return the parent (``_split_node``)."""
     rest = engine.nodes[replica, n]
     parent, first = rest.parent, rest.first
     _part(engine, replica, n)

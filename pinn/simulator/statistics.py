@@ -286,9 +286,9 @@ def left_behind(run: Run) -> str | None:
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Return how many requests wait, and how many were due, when a stage's last one is due.
+    """Return the numbers of waiting and of due requests at the end of a stage.
 
-    The last one is the last single request or conversation that the stage begins.
+    The end is the time at which the stage's last single request or conversation is due.
     """
     r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")

@@ -171,7 +171,10 @@ def unused_chunks(engine: Engine, replica: int) -> int:
 
 
 def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
-    """Reserve an unused chunk for a key; the chunk is readable once its transfer has ended."""
+    """Reserve an unused chunk for a key, and return its index.
+
+    The chunk is readable once its transfer has ended.
+    """
     place = int(engine.tier_holder[replica, key])
     if place == 0:
         place = int(engine.tier[replica, UNUSED].after)
