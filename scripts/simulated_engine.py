@@ -20,7 +20,7 @@ from pinn.measurements.program.table import Step
 #: in between.
 _GRID = 256
 
-#: Seconds that pass in a step without work.
+#: Time in seconds that passes in a step without work.
 _IDLE_S = 1e-4
 
 

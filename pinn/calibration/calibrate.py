@@ -40,7 +40,7 @@ class Intervals:
         features: Step features, averaged over the steps of each interval. A step takes the longer
             of kernel launching and GPU work according to the coefficients before calibration;
             features of the other one are 0.
-        seconds: Mean seconds per step of each interval.
+        seconds: Mean step time of each interval, in seconds.
         steps: Number of steps of each interval; 1 if start times of adjacent steps are known.
         row: Row index of each interval in the cycle table.
         part: Index into ``PARTS``: the part of the run's time in which each interval lies.

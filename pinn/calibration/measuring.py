@@ -87,7 +87,7 @@ def _bare(source: str) -> str:
 #: relative standard deviation of the step time error that no coefficient explains (an assumption).
 NOISE, UNEXPLAINED = KNOWN, 0.02
 
-#: Seconds to set up and remove a batch, in addition to its steps: an assumption.
+#: Time in seconds to set up and remove a batch, in addition to its steps: an assumption.
 _OVERHEAD_S = 0.02
 
 #: Minimum relative variance of a metric; keeps the logarithm of a variance ratio finite.

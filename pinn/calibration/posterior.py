@@ -81,7 +81,7 @@ def fit_posterior(
         seconds: Measured time of each measurement, in seconds.
         noise: Relative standard deviation of each measurement's normal noise; None to estimate one
             scale of Student's t from the residuals.
-        offset: Seconds of each measurement in addition to features x coefficients.
+        offset: Time in seconds of each measurement, in addition to features x coefficients.
     """
     matrix = features / seconds[:, None]
     target = (seconds - offset) / seconds

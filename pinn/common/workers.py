@@ -23,7 +23,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 BACKENDS = ("processes", "ray")
-#: Seconds within which a second SIGTERM counts as the first, sent to the process's group as well.
+#: Time in seconds within which a second SIGTERM counts as the first, sent to the process's group as
+#: well.
 _SAME_SIGNAL_S = 1.0
 
 

@@ -76,10 +76,10 @@ class BlisVector(Seen):
         taken: Minimum and maximum number of decodes for which ``run.sh`` uses the vector, alone or
             interpolated with that of an adjacent load.
         kinds: Batch with the largest error in the range ``taken``, by type of step.
-        prompt_us: Microseconds that one more prompt token adds to a step with ``decodes`` decodes,
-            over all replicas.
-        arrival_prompt_us: Microseconds that a prompt token, cached or not, adds to a request before
-            it is queued.
+        prompt_us: Time in microseconds that one more prompt token adds to a step with ``decodes``
+            decodes, over all replicas.
+        arrival_prompt_us: Time in microseconds that a prompt token, cached or not, adds to a
+            request before it is queued.
         replicas: Number of data-parallel replicas, which BLIS treats as one engine.
         step_errors: Median absolute relative step time error of BLIS, by name of a load, with this
             vector.

@@ -66,7 +66,7 @@ class AllReduce:
 
     Attributes:
         curves: Measured seconds at message sizes ``SIZES_BYTES``, by GPU and number of ranks.
-        pools: Mean seconds of all measured GPUs at link times ``_LINK_SECONDS`` (bytes /
+        pools: Mean times in seconds of all measured GPUs at link times ``_LINK_SECONDS`` (bytes /
             bandwidth), by link type (``nvlink`` or ``pcie``) and number of ranks.
     """
 

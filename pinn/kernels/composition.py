@@ -35,7 +35,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 # Description of a part of a step: its kernels, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
-#: Seconds of each kernel call in each step, ``[calls, steps]``.
+#: Time in seconds of each kernel call in each step, ``[calls, steps]``.
 Times = Float[np.ndarray, "calls n"]
 #: A value per kernel call, as a column that broadcasts against the calls' times.
 Column = Real[np.ndarray, "..."]
@@ -133,15 +133,15 @@ def without_quantization(
 # their overheads are fitted to measured servers. The sampler is included: it was not measured in
 # steps, but the bytes that its kernels read and write are known.
 
-#: Seconds per layer to select experts and sort tokens, for expert kernels whose measured time does
-#: not include the selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) include
-#: the selection. Two small kernels of about 2 us each are assumed.
+#: Time in seconds per layer to select experts and sort tokens, for expert kernels whose measured
+#: time does not include the selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell)
+#: include the selection. Two small kernels of about 2 us each are assumed.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
-#: Seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm.
-#: Three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us
-#: each are assumed. From their time, 3 us are subtracted, because the feature ``parallel_layer``
-#: already adds 3 us to every layer with all-reduces.
+#: Time in seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width
+#: q/k norm. Three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of
+#: about 2 us each are assumed. From their time, 3 us are subtracted, because the feature
+#: ``parallel_layer`` already adds 3 us to every layer with all-reduces.
 NORM_SECONDS = 3e-6
 
 

@@ -31,7 +31,7 @@ class KernelUse:
             kernel's type.
         sizes: Sizes of the kernel, by name.
         count: Number of runs per step.
-        seconds: Seconds of one run.
+        seconds: Time of one run in seconds.
         nearest: Nearest measured kernel; None if no comparable kernel was measured.
     """
 

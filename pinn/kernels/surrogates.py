@@ -40,7 +40,7 @@ _KEYS = {
     for part, kind in _FITS.items()
 }
 
-#: Seconds of kernel calls, of any shape.
+#: Times in seconds of kernel calls, of any shape.
 Seconds = Float[np.ndarray, "..."]
 
 

@@ -80,8 +80,8 @@ class HostTier:
         skips_unknown: Whether chunks are never stored if their last token is still unknown when
             their step is scheduled.
         block_bytes: Bytes of a block on one GPU, which are transferred over this GPU's PCIe link.
-        block_s: Seconds to transfer a block over the link.
-        latency_s: Seconds of a transfer that do not depend on its size.
+        block_s: Time to transfer a block over the link, in seconds.
+        latency_s: Time of a transfer in seconds that does not depend on its size.
         hits: Number of insertions of a prefix tree's node after which it is stored; 0 if nodes are
             stored when the GPU evicts them.
         unified: Whether the prefix tree is SGLang's ``UnifiedRadixCache``.

@@ -58,9 +58,9 @@ class CostFacts:
         hidden_size: Width of the residual stream.
         vocab_size: Number of logits per sequence.
         logit_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
-        sampler_launch_s: Seconds of sampling that do not depend on the batch.
-        sampler_logit_s: Seconds of sampling per logit of the vocabulary that do not depend on the
-            batch.
+        sampler_launch_s: Time in seconds of sampling that does not depend on the batch.
+        sampler_logit_s: Time in seconds of sampling per logit of the vocabulary that does not
+            depend on the batch.
         tensor_parallel_size: Number of GPUs that share an attention layer.
         data_parallel_size: Number of data-parallel ranks.
         pipeline_parallel_size: Number of pipeline stages.
@@ -84,9 +84,9 @@ class CostFacts:
         dense_weight_bytes: Bytes of all weights on one GPU except routed experts.
         small_kernel_elements: 16-bit elements that norms and other small kernels read or write per
             token.
-        dense_token_s: Seconds of arithmetic per token with the dense weights, without the output
-            head.
-        head_sequence_s: Seconds of arithmetic per sequence in the output head.
+        dense_token_s: Time in seconds of arithmetic per token with the dense weights, without the
+            output head.
+        head_sequence_s: Time in seconds of arithmetic per sequence in the output head.
         kv_element_bytes: Bytes of one element of the KV cache.
         kv_width: Cached elements per token, summed over layers without a limit on keys.
         windowed_kv_width: Cached elements per token, summed over layers with a limited number of
@@ -333,9 +333,9 @@ class SamplerKernels:
     Attributes:
         logit_bytes: Bytes that the kernels read and write per logit.
         slowdown: Ratio of the kernels' time to the time of these bytes at the peak bandwidth.
-        launch_s: Seconds per step that depend on neither batch nor vocabulary.
-        logit_s: Seconds per step and logit of a row, which one thread block processes; rows are
-            processed in parallel.
+        launch_s: Time per step in seconds that depends on neither batch nor vocabulary.
+        logit_s: Time in seconds per step and logit of a row, which one thread block processes; rows
+            are processed in parallel.
     """
 
     logit_bytes: float
@@ -378,8 +378,8 @@ class SamplerTime(NamedTuple):
 
     Attributes:
         timed_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
-        launch_s: Seconds per step that depend on neither batch nor vocabulary.
-        logit_s: Seconds per step and token of the vocabulary, for any number of requests.
+        launch_s: Time per step in seconds that depends on neither batch nor vocabulary.
+        logit_s: Time in seconds per step and token of the vocabulary, for any number of requests.
     """
 
     timed_bytes: float

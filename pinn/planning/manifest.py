@@ -38,8 +38,8 @@ _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
 _HEALTH = "/health"
 #: Port of the first machine of a multi-machine server, to which the other machines connect.
 _RENDEZVOUS_PORT = 20000
-#: Seconds between health probes, and number of failures that the startup, readiness and liveness
-#: probe allow. Startup may take half an hour, for loading weights and capturing graphs.
+#: Interval in seconds between health probes, and number of failures that the startup, readiness and
+#: liveness probe allow. Startup may take half an hour, for loading weights and capturing graphs.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
 #: Size of the volume for a model's files, relative to the size of the weights: Hugging Face's cache

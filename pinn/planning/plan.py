@@ -202,7 +202,7 @@ class Point:
 
     @property
     def lasts_s(self) -> float:
-        """Seconds during which requests are sent."""
+        """Time in seconds during which requests are sent."""
         return self.requests / self.rate_per_s
 
     @property

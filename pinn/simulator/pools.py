@@ -49,7 +49,7 @@ class Transfers:
 
     @property
     def waited_s(self) -> Float[np.ndarray, " requests"]:
-        """Seconds from the prefill's end to the KV's arrival, without the link time."""
+        """Time in seconds from the prefill's end to the KV's arrival, without the link time."""
         return self.ready_s - self.left_s - self.link_s
 
 
@@ -155,7 +155,7 @@ class Link:
     Attributes:
         bytes_per_s: Bandwidth of each GPU in one direction, in bytes/s; infinity for transfers
             that take no time.
-        latency_s: Seconds before each transfer starts.
+        latency_s: Delay in seconds before each transfer starts.
     """
 
     bytes_per_s: float

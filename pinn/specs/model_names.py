@@ -131,7 +131,7 @@ def suggestion(name: str) -> str:
 
 # config.json files from the local Hugging Face cache and from the hub.
 
-#: Seconds without an answer after which the Hugging Face hub is treated as unreachable.
+#: Time in seconds without an answer after which the Hugging Face hub is treated as unreachable.
 PROBE_TIMEOUT_S = 4.0
 
 

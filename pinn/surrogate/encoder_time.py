@@ -50,12 +50,12 @@ _APART = ("step", "request", "launched_layer")
 
 @dataclass(frozen=True)
 class EncoderTime:
-    """Seconds that an encoder adds to an engine's steps.
+    """Time in seconds that an encoder adds to an engine's steps.
 
     Attributes:
         media: Images or audio clips of each request.
-        first_s: Seconds of the first item in a step.
-        further_s: Seconds of each further group of ``together`` items; at most ``first_s``.
+        first_s: Time in seconds of the first item in a step.
+        further_s: Time in seconds of each further group of ``together`` items; at most ``first_s``.
         floor_s: Roofline lower bound of one item, in seconds.
         together: Number of items in a group, which several GPUs encode at the same time.
     """

@@ -48,7 +48,7 @@ class StepTime:
             speculative decoding.
         marks: Warnings: limits of the engine and of the training data that the batch exceeds.
         ends: Both ends of the 90 % interval in seconds; None if it is unknown.
-        encoder: Seconds of the vision encoder, which are included in the predicted time.
+        encoder: Time in seconds of the vision encoder, which is included in the predicted time.
     """
 
     batch: str
@@ -62,7 +62,7 @@ class StepTime:
 
     @property
     def per_token(self) -> float | None:
-        """Seconds per generated token of a request; None without speculative decoding."""
+        """Time in seconds per generated token of a request; None without speculative decoding."""
         return self.seconds / self.tokens_per_decode if self.tokens_per_decode else None
 
     def to_json(self) -> JsonObject:

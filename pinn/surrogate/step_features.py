@@ -190,7 +190,7 @@ def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[n
     Args:
         features: Features of steps.
         beta: Coefficients; broadcast with the features.
-        gpu_s: Seconds of GPU work in addition to that of the features.
+        gpu_s: Time in seconds of GPU work in addition to that of the features.
     """
     seconds = features * beta
     host, launching, gpu = ((seconds * part).sum(-1) for part in (HOST, LAUNCHING, GPU))

@@ -156,8 +156,8 @@ def _by_part(
 
     Args:
         part_of: Part of a step, by feature or operator.
-        seconds: Seconds of each feature or operator in the step.
-        one_token: Seconds of each feature or operator in a step of one token.
+        seconds: Time in seconds of each feature or operator in the step.
+        one_token: Time in seconds of each feature or operator in a step of one token.
     """
     found = dict.fromkeys(PARTS, 0.0)
     entries = zip(part_of.values(), seconds.tolist(), one_token.tolist(), strict=True)

@@ -47,9 +47,10 @@ class DistillationRows(NamedTuple):
         free: Features of the deployments, ``[m, descriptors]``.
         rates: Logarithms of memory bandwidth, peak FLOP/s and link bandwidth, ``[m, rates]``.
         features: Step features, ``[m, n, features]``.
-        seconds: Seconds summed from kernels and overheads, for each of ``PART_GROUPS``,
+        seconds: Times in seconds, summed from kernels and overheads, for each of ``PART_GROUPS``,
             ``[m, n, groups]``.
-        whole: Seconds of whole steps, in which launching overlaps the GPU's work, ``[m, n]``.
+        whole: Times in seconds of whole steps, in which launching overlaps the GPU's work, ``[m,
+            n]``.
     """
 
     free: Float[Tensor, "m descriptors"]

@@ -93,7 +93,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
 
 
 CHECKPOINT = "checkpoint.safetensors"
-#: Seconds from the start of a fold's training to its first progress report.
+#: Time in seconds from the start of a fold's training to its first progress report.
 _FIRST_S = 30.0
 
 

@@ -227,10 +227,10 @@ class _Figures:
     """Measured latencies, each modelled as a sum of seconds scaled by factors.
 
     Attributes:
-        terms: Seconds that each factor or alpha contributes if it has its prior value,
+        terms: Time in seconds that each factor or alpha contributes if it has its prior value,
             ``[n, factors]``.
         model: Index of each row's model, for per-model effects; -1 for the shared factors alone.
-        offset_s: Seconds that no factor scales; for runs, minus the simulated sum.
+        offset_s: Time in seconds that no factor scales; for runs, minus the simulated sum.
         measured_s: Measured metric, seconds.
         weight: Weight of each row's loss.
         delta: Log error beyond which the loss grows linearly.

@@ -59,8 +59,8 @@ def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
     Work of the API server that overlaps with the steps hides at most a part of their time.
 
     Args:
-        steps: Seconds of the steps from hand-over to the engine to the first token.
-        beside: Seconds of work outside the steps; negative where the steps hide work.
+        steps: Time in seconds of the steps from hand-over to the engine to the first token.
+        beside: Time in seconds of work outside the steps; negative where the steps hide work.
     """
     return steps + beside < LEAST_STEPS_SHARE * steps
 

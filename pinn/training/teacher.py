@@ -168,7 +168,7 @@ def group_seconds(
 
     Args:
         scalars: Calibration factors.
-        parts: Seconds of each operator, summed from kernels.
+        parts: Time in seconds of each operator, summed from kernels.
         features: Step features.
     """
     kernels = (parts * scalars.multipliers) @ _OPERATOR_GROUPS
@@ -205,7 +205,7 @@ def project(
 
     Args:
         features: Step features of ``n`` steps.
-        parts: Seconds of each part of the steps.
+        parts: Time in seconds of each part of the steps.
 
     Returns:
         Betas of each part; their sum over parts gives the betas of the step.

@@ -47,7 +47,7 @@ class Limits:
     """Time limit of a request, and whether it may name files.
 
     Attributes:
-        timeout_s: Maximum seconds to compute an answer.
+        timeout_s: Maximum time to compute an answer, in seconds.
         reads_files: Whether a request may name files.
     """
 

@@ -136,7 +136,8 @@ class Load:
         offsets_s: Send time of each request in seconds, if the file has it and no concurrency limit
             delayed the request; overrides the rate.
         prefix: Prompts that repeat; None if all prompts are different.
-        timeout_s: Seconds after which the client aborts a request; None if it waits for ever.
+        timeout_s: Time in seconds after which the client aborts a request; None if it waits for
+            ever.
     """
 
     requests: int

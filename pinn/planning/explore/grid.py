@@ -255,10 +255,10 @@ class Node:
         ttft_s: Mean time to first token, in seconds.
         itl_s: Mean inter-token latency, in seconds.
         tokens_per_s: Output tokens per second of the server.
-        decode_parts_s: Seconds of each of ``PARTS``, averaged over steps without prompt tokens;
+        decode_parts_s: Time in seconds of each of ``PARTS``, averaged over steps without prompt
+            tokens; empty if there is no such step.
+        mixed_parts_s: Time in seconds of each of ``PARTS``, averaged over steps with prompt tokens;
             empty if there is no such step.
-        mixed_parts_s: Seconds of each of ``PARTS``, averaged over steps with prompt tokens; empty
-            if there is no such step.
     """
 
     ttft_s: float

@@ -22,7 +22,7 @@ class Failure:
     Attributes:
         at_s: Time of the failure, in seconds.
         server: Index of the server, from 0, counted over all kinds in the order of the file.
-        down_s: Seconds from the failure to the beginning of the restart.
+        down_s: Time in seconds from the failure to the beginning of the restart.
     """
 
     at_s: float
@@ -51,9 +51,9 @@ class Autoscaler:
         kind: Index of the server kind that is scaled, from 0.
         least: Minimum number of servers of this kind.
         most: Maximum number of servers of this kind.
-        interval_s: Seconds between decisions.
-        window_s: Seconds over which the request rate is averaged.
-        down_after_s: Seconds for which fewer servers must suffice before one stops.
+        interval_s: Interval in seconds between decisions.
+        window_s: Time in seconds over which the request rate is averaged.
+        down_after_s: Time in seconds for which fewer servers must suffice before one stops.
         tolerance: Relative difference between desired and current number of servers that is
             ignored.
     """
@@ -107,7 +107,7 @@ class FleetSpec:
     Attributes:
         kinds: Flags of each kind of server, which override the command's flags; ``replicas`` is the
             number of servers.
-        start_up_s: Seconds from the request for a server to its first request.
+        start_up_s: Time in seconds from the request for a server to its first request.
         in_flight: Handling of requests on a failing server: with ``resend`` clients send them again
             at once, with ``lose`` they end with an error.
         failures: Failures of servers.

@@ -101,21 +101,24 @@ class Workload:
         prompt_tokens: Prompt length of each request, at least 1.
         output_tokens: Tokens that each request generates; 0 for a request that ends with its
             prompt, see ``generated_tokens``.
-        offset_s: Seconds from the opening of the stage until the request is sent, non-decreasing
-            inside a stage. For a request that follows another, the pause after that other's end.
+        offset_s: Time in seconds from the opening of the stage until the request is sent,
+            non-decreasing inside a stage. For a request that follows another, the pause after that
+            other's end.
         stage: Load stage of each request, from 0, non-decreasing.
         shares_with: Index of an earlier request, the donor, whose first tokens the request repeats;
             -1 for none. The donor's tokens are its prompt followed by its output.
         shared_tokens: Number of first tokens that the request shares with its donor.
         transferred_tokens: First prompt tokens whose keys and values arrive over the network, as
             behind a prefill server; 0 for a request that is prefilled here.
-        timeout_s: Seconds after which the client disconnects; infinity for a client that waits.
+        timeout_s: Time in seconds after which the client disconnects; infinity for a client that
+            waits.
         follows: Index of an earlier request of the stage whose end the request waits for, such as
             the previous turn of a conversation; -1 for none. At most one request follows another.
         concurrency: Maximum number of requests, or of conversations with their pauses, in flight at
             once; a closed loop if every offset is 0. None for an open loop.
         stages_wait: Whether a stage opens only when every request of the previous one has ended.
-        stage_gap_s: Seconds between the end of a stage and the opening of the next, if stages wait.
+        stage_gap_s: Time in seconds between the end of a stage and the opening of the next, if
+            stages wait.
         stage_starts_s: Time at which each stage opens, if stages do not wait.
         warmup_requests: Number of requests sent before the measurement begins.
         warmup_s: Earliest time at which the measurement begins, in seconds.
@@ -326,7 +329,7 @@ def open_loop(
         output_tokens: Nominal output length in tokens; may be 0.
         gaps: Distribution of the gaps between arrivals.
         length_range: Minimum and maximum multiple of the nominal lengths, uniform in between.
-        timeout_s: Seconds after which a client disconnects.
+        timeout_s: Time in seconds after which a client disconnects.
         seed: Seed of random numbers.
         name: Name of the workload in output.
     """
@@ -429,9 +432,9 @@ def shared_prefix(
         prompts: Set of prompts.
         output_tokens: Number of tokens that each request generates.
         gaps: Distribution of the gaps between arrivals.
-        timeout_s: Seconds after which a client disconnects.
-        stage_gap_s: Seconds between the end of a stage and the opening of the next; None if stages
-            open by the clock.
+        timeout_s: Time in seconds after which a client disconnects.
+        stage_gap_s: Time in seconds between the end of a stage and the opening of the next; None if
+            stages open by the clock.
         seed: Seed of random numbers.
         name: Name of the workload in output.
     """
