@@ -139,7 +139,7 @@ def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 
 
 def main(cases: Path, write: bool = False) -> None:
-    """Print logged and predicted memory of every server start, and the errors."""
+    """Print logged and predicted memory of every server start, and the prediction errors."""
     rows = scored_table(cases)
     print(rows.drop(columns=["kinds", "scored"]).round(2).to_string(index=False))
     for name, each in errors(rows).items():

@@ -248,7 +248,7 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """Set speculative decoding, and settings that it disables or limits."""
+    """Set the fields of speculative decoding, and the fields that it disables or limits."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

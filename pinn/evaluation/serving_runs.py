@@ -228,7 +228,7 @@ def network_latencies(
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return error summaries of serving runs of held-out models, with ``RESULT_COLUMNS``."""
+    """Summarize the errors on held-out models' serving runs as rows with ``RESULT_COLUMNS``."""
     left_out = scores["method"].str.endswith(HELD_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []

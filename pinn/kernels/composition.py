@@ -32,7 +32,7 @@ from pinn.specs.model import (
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
-# Description of a part of a step: its kernels, their runs per step, and their sizes.
+# Parts of a step: the kernels of each part, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
 #: Time in seconds of each kernel call in each step, ``[calls, steps]``.

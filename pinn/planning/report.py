@@ -71,7 +71,7 @@ def _table(plan: Plan) -> Grid:
 
 
 def _shown(plan: Plan) -> list[Choice]:
-    """Return the rows that a terminal shows; the written files have all rows."""
+    """Return the plan's rows that a terminal shows; the written files contain all rows."""
     if len(plan.by_gpu) > 1:
         return [plan.choices[each.rank - 1] for each in plan.by_gpu if each.rank is not None]
     return list(plan.choices[:_ROWS])

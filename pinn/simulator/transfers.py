@@ -41,7 +41,7 @@ class TransferRecords:
 
     @classmethod
     def of(cls, records: Shaped[np.ndarray, " transfers"]) -> TransferRecords:
-        """Build the transfers of a run from the records of its engine."""
+        """Build a run's table of KV transfers from the records of its engine."""
         names = {f.name for f in fields(cls)} - {"load"}
         return cls(load=records["kind"] == state.LOAD, **{name: records[name] for name in names})
 

@@ -106,7 +106,7 @@ class Prediction:
 
     @property
     def beta(self) -> dict[str, float]:
-        """Return the coefficients of a step by name: seconds, or multipliers of the features."""
+        """Return a step's coefficients by name: times in seconds, or multipliers of features."""
         return dict(zip(STEP_FEATURES, self.coefficients.beta.tolist(), strict=True))
 
     @property

@@ -45,7 +45,7 @@ class Symbol:
 
 
 class Given:
-    """Stand-in for a configuration with given values, whose other switches are all False."""
+    """Stand-in for an engine's configuration: given values, and False for all other switches."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)

@@ -66,7 +66,7 @@ class BlisArrival(Strict):
 
 
 class BlisLengths(Strict):
-    """Length distribution of ``pinn.simulator.workloads.arrivals``, or ``empirical`` weights."""
+    """Length distribution: one of ``arrivals``, or weights by length in tokens (``empirical``)."""
 
     type: str
     params: dict[str | Whole, Number] = Field(default_factory=dict)
