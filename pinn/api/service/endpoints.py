@@ -46,7 +46,7 @@ class Endpoint:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Return the function of ``import pinn``."""
+        """Return the function of ``import pinn`` that answers a request."""
         found: Callable[..., Any] = getattr(pinn, self.name)
         return found
 

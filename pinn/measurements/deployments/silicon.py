@@ -202,7 +202,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_key(row: pd.Series) -> str:
-    """Return a key that rows of one curve of latency over concurrency share."""
+    """Return a key shared by the rows of one curve of latency over concurrency."""
     tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
     layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
     lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
