@@ -72,7 +72,7 @@ def main(checkpoint: Path | None = None, count: int = 10_000) -> None:
             write_table(made, target)
 
     def seconds(target: Path) -> float:
-        """Return the seconds from reading the list to writing the table, with empty caches."""
+        """Return the seconds from reading the list to writing the table; caches are empty."""
         forget()
         return timed(lambda: table(read_configurations(source), target))[1]
 

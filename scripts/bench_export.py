@@ -56,7 +56,7 @@ def time_onnx(runs: int) -> float:
 
 
 def time_go(layouts: int, seconds: float) -> dict[str, list[dict[str, float]]]:
-    """Return nanoseconds per step by model, for the Go adapter and BLIS's formula.
+    """Return the times per step in nanoseconds by model, for the Go adapter and BLIS's formula.
 
     Each list has one entry per layout of the binary. The result is empty without a Go toolchain.
     """

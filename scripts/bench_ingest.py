@@ -24,7 +24,7 @@ _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
 # The traces are written by the synthetic engine of the tests.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-#: Name of a parsing job -> number of cores.
+#: Numbers of cores, by name of a parsing job.
 JOBS = {"json": 1, "pinn_1": 1, "pinn_2": 2}
 _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolValue": bool}
 
@@ -64,7 +64,7 @@ def walk_with_json(path: Path) -> None:
 
 
 def run_job(name: str, path: Path) -> None:
-    """Run one parsing job in this process, and print its wall and processor seconds."""
+    """Run one parsing job in this process, and print its wall and processor time in seconds."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-JOBS[name] :])
     if name == "json":
         _, wall, cpu = timed(lambda: walk_with_json(path))
@@ -77,7 +77,7 @@ def run_job(name: str, path: Path) -> None:
 
 
 def throughput(path: Path, repeats: int) -> dict[str, float]:
-    """Return job -> MiB/s; jobs run in turns in fresh processes, under equal machine load."""
+    """Return each job's throughput in MiB/s; jobs take turns, each in a fresh process."""
     times: dict[str, list[list[float]]] = {name: [] for name in JOBS}
     for _ in range(repeats):
         for name, found in times.items():

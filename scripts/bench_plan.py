@@ -2,8 +2,8 @@
 
 python scripts/bench_plan.py [--workers 2] [--load-s 833] [--candidates FILE]
 
-Prints wall-clock seconds, processor seconds of all processes, and their peak memory. The first run
-after a change compiles and fills caches, so use the second run.
+Prints the wall time and the processor time of all processes in seconds, and their peak memory. The
+first run after a change compiles and fills caches, so use the second run.
 """
 
 import json

@@ -64,7 +64,7 @@ def bodies(new_share: float) -> Iterator[dict[str, object]]:
 
 
 def candidates(number: int) -> dict[str, object]:
-    """Return a request with 1,000 configurations, which are different for each ``number``."""
+    """Return a request with 1,000 configurations that no other ``number`` gives."""
     axes = itertools.product(MODELS, GPUS, (1, 2, 4, 8), range(21))
     rows = [
         {"model": m, "gpu": g, "tensor_parallel_size": tp, "max_num_seqs": 1000 * (n + 1) + number}
@@ -88,7 +88,7 @@ class Client:
         self._writer.close()
 
     async def status(self, name: str, body: dict[str, object]) -> int:
-        """Send a request, and return the status of the answer after all of it has arrived."""
+        """Send a request, read the whole answer, and return its HTTP status."""
         content = json.dumps(body).encode()
         head = f"POST /{name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
@@ -114,7 +114,7 @@ async def ask(url: str, load: Load, asked: Iterator[dict[str, object]], until_s:
 async def ask_at_once(
     url: str, clients: int, seconds: float, asked: Iterator[dict[str, object]]
 ) -> Load:
-    """Return latencies and errors of ``clients`` clients that send requests at the same time."""
+    """Send requests from several clients at the same time; return their latencies and errors."""
     load, until_s = Load(), time.perf_counter() + seconds
     await asyncio.gather(*(ask(url, load, asked, until_s) for _ in range(clients)))
     return load
@@ -145,7 +145,7 @@ def served(workers: int) -> Iterator[tuple[str, int]]:
 
 
 def milliseconds(seconds: list[float]) -> dict[str, float]:
-    """Return the median and the 99th percentile of latencies in ms, and the number of latencies."""
+    """Return the p50 and p99 of latencies in ms, and the number of latencies."""
     p50, p99 = (float(np.percentile(seconds, q)) * 1e3 for q in (50, 99))
     return {"requests": len(seconds), "p50_ms": p50, "p99_ms": p99}
 

@@ -70,7 +70,7 @@ def time_runs() -> dict[str, float]:
 
 
 def time_shell() -> dict[str, float]:
-    """Return seconds of ``pinn simulate`` in a new process, with and without compiled code."""
+    """Return the time of ``pinn simulate`` in a new process, with and without compiled code."""
     flags = f"--model {MODEL} --gpu H100 --max-num-seqs 128 --max-num-batched-tokens 2048"
     with tempfile.TemporaryDirectory() as folder:
         load, coefficients = Path(folder, "load.yaml"), Path(folder, "coefficients.json")

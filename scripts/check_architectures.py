@@ -32,7 +32,7 @@ READ, WRONG, REFUSED, UNBUILT = "read", "wrong", "refused", "not built"
 OFF_MODULES = "read off modules"
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
-#: Model type -> required sizes that its default configuration in transformers lacks.
+#: Required sizes that a model type's default configuration in transformers lacks, by model type.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -145,7 +145,7 @@ def true_parameters(config: Any, name: str, kind: str) -> int:
 
 
 def _size(name: str, parameter: Any, config: Any) -> int:
-    """Return the number of elements of a parameter, without those of experts that compute nothing.
+    """Return a parameter's number of elements, without unused experts.
 
     transformers 5.24 allocates such experts for half of the experts of LongCat-Flash
     (modeling_longcat_flash.py); checkpoints have no weights for them.
@@ -177,7 +177,7 @@ def configurations(model_type: str) -> Iterator[Any]:
 
 
 def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
-    """Return a configuration's model and how it was read: from keys, or from built modules."""
+    """Convert a configuration to a model; also return whether built modules had to supply sizes."""
     try:
         return model_from_config(config, name), READ
     except UnknownLayersError as refusal:

@@ -58,7 +58,7 @@ def expense(choice: Choice) -> float:
 
 
 def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
-    """Return a fleet's largest relative excess over a latency limit in runs with other seeds."""
+    """Return a fleet's largest relative excess over a latency limit, in runs with other seeds."""
     limits = parse_slo(slo)
     worst = -1.0
     with tempfile.TemporaryDirectory() as folder:

@@ -99,7 +99,7 @@ def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def differences(before: Any, after: Any) -> list[str]:
-    """Return a line for every difference between two nested values, with the path of keys."""
+    """Return a line for every difference between two nested values, with its path of keys."""
     known, now = dict(leaves(before)), dict(leaves(after))
     found = dict.fromkeys(known.keys() ^ now.keys(), " on one side only")
     for where, value in known.items():

@@ -21,7 +21,7 @@ ORDER = re.findall(r"\w+", str(pinn.__doc__).split("\n\n")[2])
 
 
 def imports() -> Counter[tuple[str, str]]:
-    """Return (importing package, imported package) -> number of importing modules."""
+    """Return the number of importing modules per pair (importing package, imported package)."""
     found: Counter[tuple[str, str]] = Counter()
     for package in ORDER:
         for path in (ROOT / package).rglob("*.py"):

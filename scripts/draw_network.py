@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 3.0, 1.0
 
 
 def boxes() -> dict[str, tuple[float, float, str, str]]:
-    """Return name -> centre (x, y), text and colour of every box."""
+    """Return the centre (x, y), text and colour of every box, by name."""
     size, beta, rates = NetworkSettings(), len(STEP_FEATURES), len(RATES)
     hidden = f"linear, {size.hidden} units\nSiLU"
     return {

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from prose_pieces import Piece, pieces
 
-#: Kind of piece -> number of pieces that an odd seed draws, and number that an even seed draws.
+#: Numbers of pieces that an odd seed draws and that an even seed draws, by kind of piece.
 COUNTS = {
     "docstring": (10, 10),
     "comment": (5, 5),

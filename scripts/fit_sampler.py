@@ -20,7 +20,8 @@ from pinn.specs.gpu import load_gpu
 TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"
 GPU = "H100-SXM"
 GROUPS = ("TAKEN", "DRAWN", "MASS", "COUNT_BESIDE_MASS", "COUNT", "RATIO", "PENALIZED")
-#: Sampling setting -> group of kernels that it needs in addition to those of greedy sampling.
+#: Groups of kernels that a sampling setting needs in addition to those of greedy sampling, by
+#: setting.
 ASKED = {
     "draw": "DRAWN", "top-p": "MASS", "top-k": "COUNT", "min-p": "RATIO", "penalties": "PENALIZED",
 }  # fmt: skip

@@ -28,7 +28,7 @@ def exclusions() -> list[Exclusion]:
 
 
 def main(out: Path = Path("checkpoints/kernels"), cache: str = "cache") -> None:
-    """Fit kernel surrogates and copy them to ``out``; fits are cached in ``cache`` by digest."""
+    """Fit kernel surrogates and copy them to ``out``; ``cache`` keeps fits for later runs."""
     torch.set_num_threads(1)
     settings = KernelSettings(released=None, cache=cache)
     for exclusion in exclusions():

@@ -132,7 +132,7 @@ def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def _point(line: pd.Series) -> str:
-    """Return the label of a measured point, ``isl/osl/tp/ep/dp:concurrencies``."""
+    """Return a measured point as the text ``isl/osl/tp/ep/dp:concurrencies``."""
     data = "dp" if line["dp_attn_label"] == "true" else ""
     spread = line["ep_label"] if line["ep_label"] != "1" else ""
     clients = " ".join(line["concurrency"].split())
@@ -164,7 +164,7 @@ def _prompts(text: str) -> str:
 
 
 def _balance(text: str) -> str:
-    """Return ``timeout_iters`` of TensorRT-LLM's balancing of attention data parallelism.
+    """Return ``timeout_iters``, with which TensorRT-LLM balances attention data parallelism.
 
     The result is ``default`` if the script does not pass it, and empty without balancing.
     """

@@ -113,7 +113,7 @@ def inner_folds(
 
 
 def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[ModelSpec]:
-    """Return the second models: one of each set of near copies, and no near copy of the first."""
+    """Return the models to hold out second: one of each set of near copies, not of the first."""
     others = (one.deployment for one in (*measured.runs, *measured.steps))
     models = {d.model.name: d.model for d in (*measured.rows.deployments, *others)}
     found: list[ModelSpec] = []

@@ -138,7 +138,7 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first prediction that a recipe gives, or why the last recipe gives none.
+    """Predict an observation by the first recipe that succeeds, or return the last recipe's error.
 
     Recipes (:data:`RECIPES`) are ways to describe a deployment to AIConfigurator.
     """

@@ -104,7 +104,7 @@ def _worker(row: pd.Series, asked: dict[str, object]) -> dict[str, object]:
 
 
 def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
-    """Return the first prediction that a recipe gives, or why the last recipe gives none.
+    """Predict an observation by the first recipe that succeeds, or return the last recipe's error.
 
     Recipes (``predict_aiconfigurator.RECIPES``) are ways to describe a deployment.
     """

@@ -89,7 +89,7 @@ def _docstrings(tree: ast.Module, text: str, name: str) -> Iterator[Piece]:
 
 
 def _comments(text: str, name: str) -> Iterator[Piece]:
-    """Yield each block of whole comment lines, and each comment that follows code in its line."""
+    """Yield each block of comment lines, and each comment at the end of a line of code."""
     lines, block = text.splitlines(), [0]
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT or _NOT_COMMENT.match(token.string):
@@ -137,7 +137,7 @@ def _is_prose(said: str) -> bool:
 
 
 def _shown(node: ast.AST) -> str | None:
-    """Return a string expression as its reader sees it; None for other expressions."""
+    """Return a string expression as its reader sees it, or None for another expression."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if not isinstance(node, ast.JoinedStr):

@@ -82,8 +82,7 @@ def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
     return table.round(2)
 
 
-#: Part of the scores -> function that computes it, and function that returns the table for a docs
-#: page.
+#: Functions that compute a part of the scores and that return its table for a docs page, by part.
 PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = {
     "steps": (lambda _: servers.score_steps(), as_it_is),
     "deployments": (lambda _: deployments.score(), shown_deployments),

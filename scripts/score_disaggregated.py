@@ -72,14 +72,14 @@ _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_wo
 
 
 def without_workers(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of the rows that do not state the number of servers of each pool.
+    """Mark the rows that do not state the number of servers of each pool.
 
     Their batch sizes are unknown.
     """
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
-#: Reason -> rule by which rows are refused. The rules are applied in this order.
+#: Rules by which rows are refused, by reason. The rules are applied in this order.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "copy of a measurement in another dump": engine_deployments.copy_of_a_row,
@@ -180,9 +180,9 @@ def _server(row: pd.Series, pool: str) -> Deployment:
 
 
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
-    """Return whether a pool's experts are whole on a GPU instead of sliced over GPUs.
+    """Return whether a pool distributes whole experts over its GPUs instead of slicing each one.
 
-    They are if the row states expert parallelism, or if slices would cut the blocks of a number
+    It does if the row states expert parallelism, or if slices would cut the blocks of a number
     format. SGLang's rows with attention data parallelism over 32 GPUs state 32 slices of each
     expert; a width of 2048 would leave half a block to each slice.
     """
@@ -296,7 +296,7 @@ def steady_state(
 def _prefill_pool(
     pools: MeasuredPools, latency: LinearLatency, prompt_tokens: float
 ) -> tuple[float, float]:
-    """Return the seconds of a single prompt, and the prompts per second of the busy prefill pool.
+    """Return the time of a single prompt in seconds, and a busy prefill pool's prompts per second.
 
     A step of a busy server fills the token budget with prompts; a long prompt needs several steps.
     """
@@ -310,9 +310,9 @@ def _prefill_pool(
 
 
 def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> float:
-    """Return the seconds of a step of ``requests`` whole prompts.
+    """Return the time in seconds of a step of ``requests`` whole prompts.
 
-    For prompts longer than the token budget, return the seconds of all their steps.
+    For prompts longer than the token budget, return the time in seconds of all their steps.
     """
     budget = latency.deployment.recipe.token_budget
     cuts = np.arange(0.0, tokens, budget)
@@ -321,7 +321,7 @@ def _prompt_seconds(latency: LinearLatency, requests: float, tokens: float) -> f
 
 
 def _decode_seconds(latency: LinearLatency, batch: float, context: float) -> float:
-    """Return the seconds of a decode step of ``batch`` requests; ``batch`` is at least 1."""
+    """Return the time of a decode step of ``batch`` (at least 1) requests, in seconds."""
     requests = np.array([max(batch, 1.0)])
     return step_seconds(latency, decode_requests=requests, decode_context=context).item()
 

@@ -72,7 +72,7 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def predicted(learner: str, metric: str, rows: pd.DataFrame, asked: pd.DataFrame) -> np.ndarray:
-    """Fit a learner to the rows that have a metric; return predictions for ``asked``, in ms."""
+    """Fit a learner to the rows that have a metric, and predict ``asked`` in ms."""
     known = rows[rows[f"actual_{metric}_ms"] > 0]
     fitted = LEARNERS[learner]().fit(known[FEATURES].to_numpy(float), known[f"actual_{metric}_ms"])
     return np.asarray(fitted.predict(asked[FEATURES].to_numpy(float)))

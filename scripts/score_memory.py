@@ -29,7 +29,7 @@ from pinn.memory.ledger import OTHER, kinds_of, memory_ledger
 from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
-#: Column of the input table -> engine flag.
+#: Engine flags, by column of the input table.
 FLAGS = {
     "tensor_parallel": "tensor_parallel_size",
     "pipeline_parallel": "pipeline_parallel_size",
@@ -116,7 +116,7 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored_table(cases: Path) -> pd.DataFrame:
-    """Return a row per server start with a known model; ``scored`` marks releases to score."""
+    """Return a row per server start with a known model; ``scored`` marks releases that count."""
     table = pd.read_csv(cases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -139,7 +139,7 @@ def errors(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 
 
 def main(cases: Path, write: bool = False) -> None:
-    """Print logged and predicted memory of every server start, and the errors."""
+    """Print logged and predicted memory of every server start, and the prediction errors."""
     rows = scored_table(cases)
     print(rows.drop(columns=["kinds", "scored"]).round(2).to_string(index=False))
     for name, each in errors(rows).items():

@@ -20,7 +20,7 @@ from pinn.measurements.program.table import Step
 #: in between.
 _GRID = 256
 
-#: Seconds that pass in a step without work.
+#: Time in seconds that passes in a step without work.
 _IDLE_S = 1e-4
 
 
@@ -114,7 +114,7 @@ class SimulatedEngine:
         return [step]
 
     def _advance(self, chunks: list[tuple[_Prompt, int]]) -> None:
-        """Mark chunks of prompts as computed; requests with a complete prompt begin to generate."""
+        """Mark chunks of prompts as computed; a request with a complete prompt starts to decode."""
         fresh: dict[tuple[int, int], list[str]] = {}
         for prompt, new in chunks:
             prompt.done += new
@@ -127,7 +127,7 @@ class SimulatedEngine:
         self._decodes += [_Decodes(names, *key) for key, names in fresh.items()]
 
     def _shared(self, prompt: list[int]) -> int:
-        """Return a prompt's number of cached tokens.
+        """Return how many tokens of a prompt are cached.
 
         Only whole blocks are cached, and never the whole prompt.
         """

@@ -73,7 +73,7 @@ class Shape(NamedTuple):
         return self._replace(nheads=heads, n_groups=max(groups, 1))
 
 
-#: Models -> layer shape without tensor parallelism, from their config.json.
+#: Layer shapes without tensor parallelism, from config.json, by model.
 MODELS = {
     "Nemotron-H-8B, Nemotron-3-Super": Shape(128, 8, 64, 128, 128, FP32),
     "Nemotron-H-56B": Shape(256, 8, 64, 256, 128),
@@ -190,7 +190,7 @@ class Layer:
         return {"scan": [scan], "convolution": [convolution]}
 
     def _inputs(self, tokens: int) -> tuple[Tensor, ...]:
-        """Return the input projection's output for ``tokens`` tokens, split for the kernels."""
+        """Return random outputs of the input projection, split as the kernels take them."""
         s = self.shape
         inner, key = s.nheads * s.head_dim, s.n_groups * s.d_state
         whole = torch.randn(tokens, inner + self.channels + s.nheads, device=DEVICE, dtype=BF16)
@@ -216,7 +216,7 @@ def _scattered(lines: int, batch: int) -> tuple[Tensor, ...]:
 
 
 def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the starts of chunks, each sequence's last chunk, and each chunk's sequence.
+    """Return each chunk's first token, each sequence's last chunk, and each chunk's sequence.
 
     Sequences of ``tokens`` tokens are cut into chunks of ``chunk`` tokens.
     """
@@ -228,7 +228,7 @@ def chunked(sequences: int, tokens: int, chunk: int) -> tuple[Tensor, Tensor, Te
 
 
 def _cut(sequences: int, tokens: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return, for each part of ``size`` tokens, its sequence and its index in that sequence."""
+    """Cut sequences into parts of ``size`` tokens; return each part's sequence and index in it."""
     each = -(-tokens // size)
     numbers = torch.arange(each).repeat(sequences)
     return torch.arange(sequences).repeat_interleave(each), numbers

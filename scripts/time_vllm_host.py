@@ -62,13 +62,13 @@ CONFIG = {
 
 
 class Clock:
-    """Seconds of each call of the functions that it times, by name."""
+    """Times in seconds of the calls of watched functions, by name."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
 
     def watch(self, owner: object, name: str) -> None:
-        """Replace a method by one that records its time."""
+        """Replace a method by one that records the time of each call."""
         function = getattr(owner, name)
 
         def timed(*given, **named):
@@ -80,7 +80,7 @@ class Clock:
         setattr(owner, name, timed)
 
     def median_s(self, name: str) -> float:
-        """Return the median of a function's times, without the first and last calls."""
+        """Return a function's median time in seconds, without the first and last calls."""
         return float(np.median(self.seconds[name][EDGE:-EDGE]))
 
 

@@ -21,7 +21,7 @@ ALL = (resource.RUSAGE_SELF, *CHILDREN)
 
 
 def timed(run: Callable[[], Answer], whose: Sequence[int] = ALL) -> tuple[Answer, float, float]:
-    """Return the result of a call, its wall seconds and its processor seconds."""
+    """Call a function, and return its result, wall time and processor time in seconds."""
     before, start = _processor_s(whose), time.perf_counter()
     answer = run()
     return answer, time.perf_counter() - start, _processor_s(whose) - before

@@ -145,12 +145,12 @@ def folded(command: str) -> str:
 
 
 def shown(command: str) -> str:
-    """Return a Markdown code block with a ``pinn`` command and its output."""
+    """Run a ``pinn`` command, and return a Markdown code block with the command and its output."""
     return f"```\n$ {folded(command)}\n{run(command)}\n```"
 
 
 def run_on(load: str, command: str, columns: int = WIDTH) -> str:
-    """Return the output of a command, run in a folder with the load as ``load.yaml``."""
+    """Run a command in a folder with the load as ``load.yaml``, and return its output."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("load.yaml").write_text(load)
         return run(command, columns)

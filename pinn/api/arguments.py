@@ -42,7 +42,7 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
-    """Return flag name -> flag, for all flags that dataclasses declare.
+    """Return all flags that dataclasses declare, by name.
 
     The flag ``quantization`` is added if ``ServingSpec`` is among the dataclasses.
 
@@ -308,7 +308,7 @@ def launched(
 
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
-    """Return the first of comma-separated GPUs without compute capability 10.x, else the first.
+    """Return the first GPU in a list without compute capability 10.x, or else the first GPU.
 
     A GPU without compute capability 10.x supports fewer features.
     """

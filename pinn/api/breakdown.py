@@ -85,6 +85,6 @@ def _teacher(
 
 
 def _shown(path: Path) -> str:
-    """Return a path relative to the working directory if it is inside that directory."""
+    """Return a path relative to the working directory, if it is inside it."""
     whole, here = path.absolute(), Path.cwd()
     return str(whole.relative_to(here) if whole.is_relative_to(here) else path)

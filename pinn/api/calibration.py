@@ -77,7 +77,7 @@ def calibrate(
 
 
 def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitting.Fit:
-    """Return the fit with the bandwidth of the link to host memory, fitted to KV transfers."""
+    """Add to a fit the bandwidth of the link to host memory, fitted to KV transfers."""
     measured = read_kv_transfers(paths)
     start.notes += skipped_lines(measured.report.refused)
     layout = empty_layout(found.found.deployment)
@@ -161,7 +161,7 @@ def _with_memory_log(
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:
-    """Return model, GPU and flags of an earlier calibration; an empty dictionary without one."""
+    """Return model, GPU and flags of an earlier calibration; empty without one."""
     if file is None:
         return {}
     found = read_coefficient_set(file).configuration()

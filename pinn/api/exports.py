@@ -130,7 +130,7 @@ def export_llm_d(
 
 
 def _folders(out: str | Path, lines: Sequence[str], said: str) -> Written:
-    """Return the result of an export that wrote a folder for each configuration."""
+    """Return the result of an export that wrote one folder per configuration."""
     return Written(Path(out), (*lines, *said.splitlines()))
 
 
@@ -197,13 +197,13 @@ def _configured(
 
 
 def _at_release(row: Values, release: str) -> Values:
-    """Return a configuration with a release of vLLM, unless it names a release or an engine."""
+    """Add a release of vLLM to a configuration that names no release and no engine."""
     named = row.get("engine_version") or row.get("engine", VLLM) != VLLM
     return row if named else {**row, "engine_version": release}
 
 
 def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None) -> list[Values]:
-    """Return the given configurations; if None, those of the coefficient files."""
+    """Return the given configurations, or else those of the coefficient files."""
     from pinn.surrogate.coefficient_set import read_coefficient_set
 
     if configurations is not None:

@@ -17,14 +17,14 @@ _SPELLED = ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens")
 
 
 def several_values(value: object) -> list[Any]:
-    """Return the values in a list, or in comma-separated text, as a list."""
+    """Convert a list, or comma-separated text, to a list of values."""
     if isinstance(value, str):
         return comma_separated(value)
     return list(value) if isinstance(value, Iterable) else [value]
 
 
 def checked_flag(flag: Flag, value: object, name: str = "") -> Any:
-    """Return a value converted to its flag's type; a list if the flag accepts several values.
+    """Convert a value to its flag's type; several values give a list.
 
     Args:
         flag: Flag of the value.

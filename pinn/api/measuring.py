@@ -160,7 +160,7 @@ def measuring_program(
 
 
 def _check(flags: Mapping[str, Any]) -> None:
-    """Raise an error for flags of a deployment that the measuring program cannot run.
+    """Raise an error for flags with which the measuring program cannot run.
 
     Raises:
         PinnError: If the flags request another engine, an older release, data parallelism or

@@ -30,7 +30,7 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return model name -> types of its attention or recurrent layers, as text."""
+        """Return each model's types of attention or recurrent layers, as text by model name."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:
@@ -85,7 +85,7 @@ class KnownGpus:
 
     Attributes:
         specs: Datasheets in SI units, in the order of their names.
-        measured: GPU -> type of its training data; predictions for a GPU without training data are
+        measured: Type of training data by GPU; predictions for a GPU without training data are
             extrapolated from other GPUs.
     """
 

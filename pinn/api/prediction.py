@@ -138,7 +138,7 @@ def _prediction(
 
 
 def _with_names(found: CoefficientSet, configuration: Mapping[str, object]) -> CoefficientSet:
-    """Return the coefficient set with model, GPU and weight format as the user named them."""
+    """Set model, GPU and weight format of a coefficient set to the names that the user gave."""
     names = {k: configuration[k] for k in NAMED if k in configuration}
     return replace(found, deployment=found.deployment | {"named": names})
 
@@ -210,7 +210,7 @@ def arrow_table(
 
 
 def _texts(batch: object) -> list[str]:
-    """Return one or several batches, given as text, as a list of texts.
+    """Return batches as a list of texts; a single text becomes a list of one.
 
     Raises:
         PinnError: If a batch is not a text.

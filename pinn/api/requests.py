@@ -33,14 +33,14 @@ SHARED = {
     "checkpoint": "File of the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
-#: Alternative name -> current name of an argument of functions and an option of commands.
+#: Current names of arguments of functions and options of commands, by alternative name.
 OTHER_NAMES = {"request_rate": "rate"}
 #: Pattern of a name and its help in the Options or Attributes section of a docstring.
 _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 
 def explained(what: object, section: str) -> tuple[str, dict[str, str]]:
-    """Return a docstring without its last section, and that section as name -> help text."""
+    """Return a docstring without its last section, and that section's help texts by name."""
     text, _, listed = inspect.cleandoc(what.__doc__ or "").partition(f"{section}:\n")
     helps = {name: " ".join(said.split()) for name, said in _EXPLAINED.findall(listed)}
     return text.rstrip(), SHARED | helps

@@ -28,7 +28,7 @@ class ScoreTable:
     Attributes:
         table: One row per prediction, as written by the command's option ``--out``.
         text: Text that the command prints.
-        more: Name -> further table in the command's JSON document.
+        more: Further tables in the command's JSON document, by name.
         decimals: Format of the numbers that :meth:`save` writes; None for all digits.
     """
 

@@ -139,7 +139,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Separate arguments of pools and fleets from ``given``; return the rest and their request."""
+    """Remove the arguments of pools and fleets from ``given``; return them, also as a request."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 
@@ -177,7 +177,7 @@ def served(
 
 
 def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
-    """Return the requested rate, in requests/s, as a list; empty if no rate is requested."""
+    """Return the requested rate in requests/s, as a list; [] if none is requested."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
         raise PinnError(
@@ -188,7 +188,7 @@ def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
 
 
 def read_rates(text: str | None) -> list[float]:
-    """Return comma-separated rates in requests/s as numbers; an empty list for None.
+    """Parse comma-separated rates in requests/s; None gives an empty list.
 
     Raises:
         PinnError: If a rate is no number.
@@ -334,7 +334,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     return simulated_intervals(job, run, halves, LEVEL, about)
 
 
-#: Option for a single engine only -> what to use instead for prefill and decode pools.
+#: What to use for prefill and decode pools instead of options for a single engine, by option.
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",

@@ -56,7 +56,7 @@ _FAR = 2.0
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
-#: Phase -> standard deviation of the share of the running step for which the phase waits.
+#: Standard deviation of the share of the running step for which a phase waits, by phase.
 _SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
 
 Rows = Float[np.ndarray, " requests"]
@@ -75,8 +75,8 @@ class AlphaCalibration:
         posterior: Coefficients after the fit to journeys.
         taught: Mask of the alphas that were fitted to journeys, ``[n alphas]``. All other alphas
             keep their prior values.
-        waits: Phase -> fraction of the running step that a request waits for in this phase. The
-            fractions are fitted together with alpha.
+        waits: Fraction of the running step that a request waits for, by phase. The fractions are
+            fitted together with alpha.
         errors: Errors of each phase's predicted seconds, see :func:`phase_errors`.
         verdicts: For each phase whose fit is used: change in the error on later requests, which
             were held out from the fit.
@@ -127,21 +127,21 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
 
 def _prior_waits(rows: RequestRows) -> dict[str, float]:
-    """Return phase -> expected share of the running step that a request waits for in this phase."""
+    """Return, by phase, the expected share of the running step for which a request waits."""
     ahead = float(rows.is_ahead.any())
     expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
     return {phase: expected.get(phase, 0.0) for phase in PHASES}
 
 
 def _waited_s(rows: RequestRows, phase: str) -> Rows:
-    """Return the duration in seconds of the step that a phase waits for; 0 if it waits for none."""
+    """Return the duration in seconds of the step that each request waits for in a phase; else 0."""
     return rows.waits.get(phase, np.zeros(len(rows)))
 
 
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """Return features and measured seconds of requests in a phase, and a mask of usable requests.
+    """Return features and measured times of requests in a phase, and which ones are usable.
 
     The last feature is the duration of the running step, of which the phase waits for a part.
     """
@@ -156,7 +156,7 @@ def _measured(
 
 
 def _noise_floor(rows: RequestRows, phase: str) -> Rows:
-    """Return the standard deviation, in seconds, of the wait for the step that runs on arrival.
+    """Return the standard deviation in seconds of the wait for the step that runs on arrival.
 
     For phases other than ``arrival_to_queue``, the result is the clock's resolution.
     """
@@ -192,7 +192,7 @@ def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
 
 
 def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
-    """Return the prior with a higher variance of alphas that measured journeys contradict.
+    """Widen the prior of alphas that the measured journeys contradict.
 
     Otherwise the wrong prior of one alpha would bias it, and other alphas would absorb the
     difference.
@@ -204,7 +204,7 @@ def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
 
 
 def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Prior:
-    """Return ``after`` with the coefficients of one phase replaced by its fitted ones."""
+    """Replace the coefficients of one phase in ``after`` by the fitted ones."""
     mean, covariance = after.mean.copy(), after.covariance.copy()
     mean[at] = found.mean[at]
     covariance[at, :] = covariance[:, at] = 0.0
@@ -213,7 +213,7 @@ def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Pr
 
 
 def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
-    """Return the change in a phase's mean time error over later requests, which were held out."""
+    """Return the change in a phase's mean time error on later requests, which were held out."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
     return judge(f"{LATER_REQUESTS}, {phase}", *errors)
@@ -231,8 +231,8 @@ def phase_errors(
         rows: Requests of a run with complete journeys.
         before: Coefficients before the fit to journeys, with beta calibrated to step times.
         calibrated: Alpha after the fit to journeys, in seconds per unit of a feature.
-        waits: Phase -> share of the running step that requests wait for in this phase, fitted
-            together with alpha.
+        waits: Share of the running step that requests wait for, by phase, fitted together with
+            alpha.
 
     Returns:
         Columns ``phase``, ``method`` (before, calibrated), ``n`` (requests), ``median_s`` (median

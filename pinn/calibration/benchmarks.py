@@ -187,7 +187,7 @@ def _are_equal(one: Workload, other: Workload) -> bool:
 
 
 def _behind(figure: str) -> str:
-    """Return the name of the latency that determines a metric, such as E2E for throughput."""
+    """Return the latency that determines a metric, such as E2E latency for throughput."""
     if figure in _RATES:
         return "e2e_mean_s"
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
@@ -256,7 +256,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return the metrics with a larger error on held-out loads, if other metrics improved."""
+    """Return metrics whose error on held-out loads grew, if other metrics improved."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -268,7 +268,7 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return metric -> value, without metrics of the latencies in ``worse``, E2E and rates.
+    """Return the metrics without those of the latencies in ``worse``, E2E and rates.
 
     E2E latency and request rates also depend on the latencies whose held-out errors grew.
     """

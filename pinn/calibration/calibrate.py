@@ -40,9 +40,9 @@ class Intervals:
         features: Step features, averaged over the steps of each interval. A step takes the longer
             of kernel launching and GPU work according to the coefficients before calibration;
             features of the other one are 0.
-        seconds: Mean seconds per step of each interval.
+        seconds: Mean step time of each interval, in seconds.
         steps: Number of steps of each interval; 1 if start times of adjacent steps are known.
-        row: Row number of each interval in the cycle table.
+        row: Row index of each interval in the cycle table.
         part: Index into ``PARTS``: the part of the run's time in which each interval lies.
         sums: Sums over a step's batch, such as its tokens, averaged over the steps of each
             interval.
@@ -210,7 +210,8 @@ def error_table(
 
     Args:
         intervals: Intervals of a run.
-        betas: Name -> beta in seconds per unit of a feature, such as before and after calibration.
+        betas: Betas in seconds per unit of a feature, by name (such as before and after
+            calibration).
 
     Returns:
         Columns ``part``, ``kind`` (of interval), ``n`` (intervals), ``coefficients`` (name), and
@@ -230,7 +231,7 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Return the median and mean of absolute errors and the median signed error; NaN if empty."""
+    """Return median and mean of absolute errors, and median signed error; NaN without errors."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)
@@ -283,7 +284,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Return ``better`` or ``worse`` beyond one standard error, else ``no better``."""
+        """Return ``better`` or ``worse`` if beyond one standard error, else ``no better``."""
         if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
             return "no better"
         return "better" if self.gain > 0 else "worse"
@@ -359,7 +360,7 @@ def judgements(
 
 
 def _log_density(z: Errors) -> Errors:
-    """Return the log density of Student's t at ``z`` standard deviations, up to a constant."""
+    """Return the log density of Student's t at ``z`` standard deviations, without a constant."""
     return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
 
 

@@ -125,14 +125,14 @@ def run_calibration(
 
 
 def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
-    """Return the change in step time error on all intervals after the last fitted interval."""
+    """Return the change in step time error on the intervals after the last fitted one."""
     usual = intervals.is_window | intervals.is_single
     later = intervals.take((intervals.part > 0) & usual)
     return [_judged("later time", later, prior, beta)] if len(later) else []
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
-    """Return changes in step time error between loads of few and of many requests per step.
+    """Return changes in step time error on loads of few, and of many, requests per step.
 
     Steps with fewer requests than the median are predicted by a fit to the other steps, and vice
     versa. The list is empty if the two halves have similar loads or too few intervals.
@@ -243,7 +243,7 @@ def fit_steps(
 def _unexplained(
     prior: Prior, features: Float[np.ndarray, "batches coefficients"], seconds: Rows, error: Rows
 ) -> float:
-    """Return the most likely relative standard deviation of the unexplained step time error.
+    """Return the most likely relative standard deviation of errors that no coefficient explains.
 
     The unexplained error is the part of step times that no coefficient can fit.
     """

@@ -70,7 +70,7 @@ def check_engine(deployment: Deployment) -> Iterator[str]:
 
 # Checks of flags against the size of the KV cache and the speed of the server.
 
-#: Flag -> alternative values to try, one of which may explain a mismatch.
+#: Alternative values to try, one of which may explain a mismatch, by flag.
 _VALUES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16),
     "pipeline_parallel_size": (1, 2, 4),
@@ -303,7 +303,7 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if a model name in a file belongs to a model of other shapes.
+    """Yield a finding if a file names a model of other shapes than the deployment's.
 
     Args:
         name: Model name in the file; unknown names give no finding.

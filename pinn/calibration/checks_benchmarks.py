@@ -83,7 +83,7 @@ def _one_server(runs: Runs) -> Iterator[str]:
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:
-    """Return findings on settings in benchmark files that differ from the user's flags.
+    """Return findings on settings that files and the user's flags state differently.
 
     Each finding is listed once, even if several files have it.
     """
@@ -108,7 +108,7 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
 
 
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
-    """Return flag -> finding, for each flag whose value in the file differs from the user's.
+    """Return a finding for each flag that the file and the user state differently.
 
     If the engines differ, the only finding is on the engine.
     """

@@ -37,7 +37,7 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
     Args:
         traces: Ingested trace tables with steps.
         deployment: Deployment that was traced.
-        coefficients: Name -> coefficients of the deployment.
+        coefficients: Coefficients of the deployment, by name.
 
     Raises:
         PinnError: If the tables have no step that can be evaluated.
@@ -115,7 +115,7 @@ class Fit:
 def _checked(
     start: Start, deployment: Deployment, check: Callable[..., list[str]]
 ) -> tuple[CoefficientSet, Prior]:
-    """Check measurements against the deployment; return its coefficients and prior before a fit."""
+    """Check measurements against a deployment; return its coefficients and prior before the fit."""
     before = start.coefficients(deployment)
     findings = list(check_engine(deployment))
     findings += check(deployment, start.of_network(deployment, before))
@@ -146,7 +146,7 @@ def fit_benchmarks(
 
 
 def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
-    """Return a calibration as a fit, with ``kept`` true if held-out error improved.
+    """Return a calibration as a ``Fit``; ``kept`` is true if held-out error improved.
 
     It is also true if no data was held out.
     """

@@ -16,8 +16,8 @@ from pinn.common.run_names import short_names
 #: 90 % intervals of any metric on held-out servers (docs/evaluation.md).
 STILL_OFF = 0.25
 
-#: First word of a metric's name -> likely causes of a large error despite accurate step times. Some
-#: causes include a remedy.
+#: Likely causes of a large error despite accurate step times, by first word of a metric's name.
+#: Some causes include a remedy.
 _CAUSES = {
     "ttft": (
         "a server at or beyond saturation, where queue time dominates (omit such loads)",

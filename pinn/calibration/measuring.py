@@ -52,7 +52,7 @@ from __future__ import annotations'''
 
 
 def _bare(source: str) -> str:
-    """Return a module's source text without imports from pinn and ``__future__``."""
+    """Remove the imports of pinn and ``__future__`` from a module's source text."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
@@ -87,7 +87,7 @@ def _bare(source: str) -> str:
 #: relative standard deviation of the step time error that no coefficient explains (an assumption).
 NOISE, UNEXPLAINED = KNOWN, 0.02
 
-#: Seconds to set up and remove a batch, in addition to its steps: an assumption.
+#: Time in seconds to set up and remove a batch, in addition to its steps: an assumption.
 _OVERHEAD_S = 0.02
 
 #: Minimum relative variance of a metric; keeps the logarithm of a variance ratio finite.
@@ -147,7 +147,7 @@ USUAL_LOADS = tuple(AskedLoad(n, 1000, 200) for n in (1, 16, 64, 256))
 
 
 def deployment_limits(deployment: Deployment) -> Limits:
-    """Return predicted limits of one step: requests, tokens, lengths, KV cache and CUDA graphs.
+    """Predict the limits of a step: requests, tokens, lengths, KV cache and CUDA graphs.
 
     Raises:
         PinnError: If the model does not fit into GPU memory.
@@ -269,7 +269,7 @@ def design(
 
 
 def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]:
-    """Return the correlation of the unexplained step time error between batches.
+    """Return the correlation of unexplained step time errors between batches.
 
     The correlation is 1 for equal batches and falls with the distance of their log sizes.
     """
@@ -279,7 +279,7 @@ def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]
 
 
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
-    """Return the seconds that measuring each batch takes after the batch ``held``.
+    """Return the time in seconds to measure each batch after the batch ``held``.
 
     They consist of prefilling those contexts that ``held`` does not already have, and of the
     batch's repeated steps.

@@ -16,7 +16,7 @@ EXCLUDED = "excluded"
 def without_overloaded(
     runs: Sequence[BenchmarkRun], force: bool = False
 ) -> tuple[list[BenchmarkRun], list[str]]:
-    """Return the runs to fit coefficients to, and a note on each run of an overloaded server.
+    """Drop runs of an overloaded server; return the other runs, and a note on each dropped one.
 
     Args:
         runs: Benchmark runs of one server.

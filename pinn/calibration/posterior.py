@@ -81,7 +81,7 @@ def fit_posterior(
         seconds: Measured time of each measurement, in seconds.
         noise: Relative standard deviation of each measurement's normal noise; None to estimate one
             scale of Student's t from the residuals.
-        offset: Seconds of each measurement in addition to features x coefficients.
+        offset: Time in seconds of each measurement, in addition to features x coefficients.
     """
     matrix = features / seconds[:, None]
     target = (seconds - offset) / seconds
@@ -129,7 +129,7 @@ class _Student:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Return weights of measurements: below 1 for unusual leverage on the fit (Mallows' weights).
+    """Return weights of measurements, below 1 for a large influence on the fit (Mallows).
 
     The fit follows measurements with high leverage, so their residuals do not show whether they are
     wrong. Windows (intervals of several steps) with unusual batches are also the least certain

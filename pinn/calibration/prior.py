@@ -37,8 +37,8 @@ SCALAR_SPREADS = {
 }  # fmt: skip
 
 _SCALAR_OF = {f"beta.{name}": feature.scalar for name, feature in STEP_FEATURES.items()}
-#: Calibration factor -> names of the coefficients that it scales. The factor ``arrival`` scales all
-#: of alpha.
+#: Names of the coefficients that a calibration factor scales, by factor. The factor ``arrival``
+#: scales all of alpha.
 SCALARS: dict[str, tuple[str, ...]] = {
     scalar: tuple(name for name in NAMES if _SCALAR_OF.get(name, "arrival") == scalar)
     for scalar in SCALAR_SPREADS
@@ -97,7 +97,7 @@ class Prior(Gaussian):
         return self.mean[len(STEP_FEATURES) : len(NAMES)]
 
     def spread(self, features: Float[np.ndarray, "n coefficients"]) -> Float[np.ndarray, " n"]:
-        """Return the relative standard deviation of features . coefficients; 0 if that is 0."""
+        """Return the relative standard deviation of features . coefficients; 0 for a sum of 0."""
         value = features @ self.mean
         return self.deviation(features) / np.where(value > 0, value, np.inf)
 
@@ -156,7 +156,7 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Return the prior of a server from the posterior of its engine, measured without a server.
+    """Return a server's prior from the posterior of its engine, measured without a server.
 
     Variances are increased, since step times change when the engine runs inside a server.
     """

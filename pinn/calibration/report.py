@@ -140,7 +140,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
 
 
 def _shortened(text: str, most: int = 2 * WIDTH) -> str:
-    """Return a note, cut to ``most`` characters (by default two lines of the screen)."""
+    """Cut a note to ``most`` characters, by default two lines of the screen."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
@@ -308,7 +308,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
 
 
 def _with_error(value: float, error: float) -> str:
-    """Return a value with its standard error, or its 90 % interval if the interval includes 0.
+    """Return a value with its standard error, or with its 90 % interval if that includes 0.
 
     >>> _with_error(1.004, 0.098), _with_error(0.8448, 1.1)
     ('1.004 +- 0.098', '0.8448 (0 to 2.7)')

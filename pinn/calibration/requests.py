@@ -65,12 +65,12 @@ class RequestRows:
 
     Attributes:
         features: Features of each request, in the order of ``REQUEST_FEATURES``.
-        waits: Phase -> duration in seconds of the step for part of which the phase waits: the step
+        waits: Duration in seconds of the step for part of which a phase waits, by phase: the step
             in flight at the arrival (0 if none ran), or the step before the first token.
         own_steps: Summed step features of the steps that compute each prompt; 0 if unknown. A step
             takes the longer of kernel launching and GPU work according to beta; features of the
             other one are 0.
-        targets: Phase -> measured seconds; NaN if a time is missing or not usable.
+        targets: Measured time in seconds, by phase; NaN if a time is missing or not usable.
         part: Index into ``PARTS``: the part of the run's time in which each request arrived.
         met_queue: Whether each request had to queue: the next scheduled step did not include it.
         is_ahead: Whether the engine scheduled steps before the previous step had ended.
@@ -156,7 +156,7 @@ class _Steps:
         return total
 
     def in_flight_s(self, table: pd.DataFrame, everyone: pd.DataFrame, ahead: np.ndarray) -> Rows:
-        """Return the seconds of the step that runs at each arrival: 0 if idle, NaN if unknown."""
+        """Return the step time in seconds at each arrival: 0 if no step runs, NaN if unknown."""
         seconds, at = np.full(len(table), np.nan), _next_step(table)
         usable = np.flatnonzero(at >= 2)
         if not len(usable):
@@ -189,7 +189,7 @@ def _numbers(table: pd.DataFrame, name: str) -> Rows:
 
 
 def _next_step(table: pd.DataFrame) -> Rows:
-    """Return the number of the step scheduled next after each request is queued; NaN if unknown.
+    """Return the number of the step that is scheduled after each request is queued, or NaN.
 
     Trace events number steps by the scheduler's counter, which may be one behind between two steps.
     The offset is the median difference for requests that were scheduled at once.
@@ -216,7 +216,7 @@ def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
 def _is_at_work(
     everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
 ) -> Bool[np.ndarray, " moments"]:
-    """Return whether an engine server had unfinished requests at each moment, by journeys.
+    """Return whether a server had unfinished requests at each moment, by their journeys.
 
     The journeys in ``everyone`` are those of all requests.
     """
@@ -254,7 +254,7 @@ def _start_s(steps: pd.DataFrame, segment: np.ndarray, step: Rows) -> Rows:
 
 
 def _parts(table: pd.DataFrame) -> np.ndarray:
-    """Return the index of each request's part of the run's time (60/20/20), by its arrival."""
+    """Return the part of the run's time (60/20/20) in which each request arrived, as an index."""
     arrived = table["arrived_s"].fillna(table["queued_s"])
     groups = arrived.groupby(table["segment"])
     begin, end = groups.transform("min"), groups.transform("max")

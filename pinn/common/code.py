@@ -34,7 +34,7 @@ Decider = Callable[..., object] | ModuleType | str
 
 
 def code_digest(*deciders: Decider) -> str:
-    """Return the SHA-256 of all code, data and libraries that functions, classes or modules use.
+    """Return the SHA-256 of all code, data and libraries that functions or classes depend on.
 
     Raises:
         PinnError: If a function, class or module has no source file.
@@ -80,7 +80,7 @@ def _digest(roots: frozenset[str]) -> str:
 
 
 def _closure(roots: frozenset[str]) -> dict[str, str]:
-    """Return module -> source text, for ``roots`` and all package modules that these import."""
+    """Return the source text of ``roots`` and of all package modules that these import."""
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:
@@ -103,7 +103,7 @@ def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _imports(text: str) -> Iterator[str]:
-    """Yield the dotted names that a source text imports from this package and its modules."""
+    """Yield the dotted names of this package that a source text imports."""
     for package, names, module in _IMPORT.findall(text):
         yield module or package
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
@@ -111,7 +111,7 @@ def _imports(text: str) -> Iterator[str]:
 
 @cache
 def _source_file(name: str) -> Path | None:
-    """Return a module's source file; None for another package's module that is not imported."""
+    """Return a module's source file; None for a module of another package."""
     place = _ROOT.joinpath(*name.split("."))
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
     places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))

@@ -118,7 +118,7 @@ def written(value: object) -> str:
 
 
 def comma_separated(text: str) -> list[str]:
-    """Return the comma-separated names in a text, without surrounding blanks.
+    """Split comma-separated names, without surrounding blanks.
 
     >>> comma_separated("H100, H200,")
     ['H100', 'H200']
@@ -313,7 +313,7 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
 
 
 def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
-    """Return a YAML list's items, or a mapping's keys (all different, except ``<<``) and values."""
+    """Return the items of a YAML list, or the keys (all different) and values of a mapping."""
     if not isinstance(node, yaml.MappingNode):
         return node.value if isinstance(node, yaml.SequenceNode) else []
     seen: set[tuple[str, str]] = set()

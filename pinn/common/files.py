@@ -26,7 +26,7 @@ _CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
 
 
 def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
-    """Return the paths of a file or folder in the checkout and in an installed wheel."""
+    """Return the paths of a file or folder in the checkout, and in an installed wheel."""
     environment = Path(sysconfig.get_path("data")) / "share" / "pinn"
     return Path(__file__).resolve().parents[2] / in_checkout, environment / installed
 
@@ -44,7 +44,7 @@ def data_folder(name: str) -> Path:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file of the project, in order, each as column -> cell's text."""
+    """Return the rows of a CSV file of the project, in order, as dicts of cell texts."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -177,7 +177,7 @@ def cache_folder() -> Path:
 
 
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it over ``path``.
+    """Write a temporary file beside ``path`` by ``write``, then rename it to ``path``.
 
     The parent folder is created if it is missing. A device such as ``/dev/stdout`` is written
     directly.
@@ -271,9 +271,9 @@ class ReadReport:
         sha256: SHA-256 of the file's bytes.
         read: Number of rows in the file.
         accepted: Number of accepted rows.
-        refused: Reason -> number of refused rows, in the order in which reasons were applied.
-        noted: Note -> number of accepted rows that it applies to.
-        places: Reason -> places of the first refused rows, such as ``run.json, line 3``.
+        refused: Number of refused rows by reason, in the order in which reasons were applied.
+        noted: Number of accepted rows to which a note applies, by note.
+        places: Places of the first refused rows by reason, such as ``run.json, line 3``.
 
     Raises:
         PinnError: If a count is negative, or if accepted and refused rows do not add up to the
@@ -303,7 +303,7 @@ class ReadReport:
 
     @property
     def located(self) -> dict[str, int]:
-        """Return ``reason (places)`` -> number of rows refused for this reason.
+        """Return the number of refused rows for each ``reason (places)``.
 
         >>> ReadReport("a", "", "", 3, 0, {"cut off": 3}, places={"cut off": ["b", "c"]}).located
         {'cut off (b; c; and 1 more)': 3}
@@ -348,7 +348,7 @@ class ReadReport:
 
 
 def _located(places: Sequence[str], count: int) -> str:
-    """Return the known places of refused rows in brackets, with the number of further places."""
+    """Return the known places of refused rows in brackets, and how many further ones there are."""
     if not places:
         return ""
     more = [f"and {count - len(places):,} more"] if count > len(places) else []

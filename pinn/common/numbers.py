@@ -43,7 +43,7 @@ def amount(count: int, one: str, more: str = "") -> str:
 
 
 def fixed(value: float) -> str:
-    """Return a number for a table column: all whole digits, and at most two decimals.
+    """Format a number for a table column: all whole digits, at most two decimals.
 
     >>> [fixed(each) for each in (12345.6, 123.45, 6.948, 0.0123, float("nan"))]
     ['12,346', '123.5', '6.95', '0.01', '-']
@@ -53,7 +53,7 @@ def fixed(value: float) -> str:
 
 
 def exact(value: object) -> str:
-    """Return a value as a person types it: all digits of a number, without trailing zeros.
+    """Format a value as a person types it: all digits of a number, no trailing zeros.
 
     >>> exact(20.0), exact(0.1), exact(1e6), exact(7), exact("auto")
     ('20', '0.1', '1000000', '7', 'auto')

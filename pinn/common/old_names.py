@@ -9,11 +9,11 @@ from pinn.errors import warn_user
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Outdated name -> current name: of commands, then of options, then of environment variables.
+#: Current names, by outdated name: of commands, then of options, then of environment variables.
 COMMANDS: Mapping[str, str] = {"account": "breakdown"}
 OPTIONS: Mapping[str, str] = {"--judges": "--held-out-runs"}
 VARIABLES: Mapping[str, str] = {"PINN_JUDGE_RUNS": "PINN_HELD_OUT_RUNS"}
-#: Outdated words -> current words, in the names of scorecard groups and of prediction methods that
+#: Current words, by outdated words, in the names of scorecard groups and of prediction methods that
 #: older versions wrote to tables of scores.
 GROUPS: Mapping[str, str] = {
     "judges: ": "held-out serving runs: ",
@@ -55,7 +55,7 @@ def current_options(arguments: Sequence[str], known: Collection[str]) -> list[st
 
 
 def old_arguments(known: Collection[str]) -> dict[str, str]:
-    """Return outdated name -> current name of a function's keyword arguments.
+    """Return the current name of each outdated keyword argument of a function.
 
     Args:
         known: Current names of the function's keyword arguments.
@@ -87,7 +87,7 @@ def current_texts(texts: "pd.Series", names: Mapping[str, str], where: str) -> "
 
     Args:
         texts: Cells of a column, or column names of a table.
-        names: Outdated words -> current words.
+        names: Current words, by outdated words.
         where: File of the table, for the notes.
     """
     for old, new in names.items():

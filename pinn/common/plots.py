@@ -59,13 +59,13 @@ def new_figure(
 
 
 def markers(names: Iterable[str]) -> Looks:
-    """Return name -> marker and colour; equal sets of names get equal styles."""
+    """Return a marker and a colour for each name; equal sets of names get equal styles."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
 
 
 def short(name: str) -> str:
-    """Return a model's name without its organisation, or a GPU's without its form factor."""
+    """Drop the organisation from a model's name, or the form factor from a GPU's name."""
     return name.split("/")[-1].removesuffix("_sxm")
 
 

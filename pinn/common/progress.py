@@ -15,14 +15,14 @@ from typing import TextIO, TypeVar
 
 Item = TypeVar("Item")
 
-#: Seconds until a command first reports its progress.
+#: Time in seconds until a command first reports its progress.
 FIRST_S = 5.0
-#: Maximum seconds between later progress lines. A line follows when the time since the start has
-#: doubled, or after this maximum.
+#: Maximum interval between later progress lines, in seconds. A line follows when the time since the
+#: start has doubled, or after this maximum.
 _LONGEST_S = 60.0
 
 _LOG = logging.getLogger("pinn")
-#: Seconds between updates of a status line.
+#: Interval in seconds between updates of a status line.
 _STATUS_S = 1.0
 #: Terminal code that moves the cursor to the start of its line and clears the line.
 _CLEARED = "\r\x1b[K"
@@ -91,7 +91,7 @@ def still(done: int, total: int, since_s: float) -> str:
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """Yield the items, and show the number of the current item as the current task."""
+    """Yield items, and show the number of the current one as the current task."""
     total = f" of {len(items):,}" if isinstance(items, Sized) else ""
     for number, item in enumerate(items, 1):
         doing(f"{what} {number:,}{total}")
@@ -108,7 +108,7 @@ def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[No
     Args:
         command: Name of the command, at the start of each line.
         stream: Stream to write to, normally standard error.
-        first_s: Seconds until the first line about the current task.
+        first_s: Time in seconds until the first line about the current task.
     """
     doing("")
     if _WORK.is_shown:

@@ -43,7 +43,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _without(end: int, texts: list[str]) -> list[str]:
-    """Return texts without the words that all of them begin with, or all of them end with.
+    """Drop the words that all texts begin with, or all texts end with.
 
     Args:
         end: 1 to drop words at the start, -1 to drop words at the end.

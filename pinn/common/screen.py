@@ -62,7 +62,7 @@ def printed(function: Callable[..., None], *arguments: object, **named: object) 
 
 
 def as_typed(command: str) -> str:
-    r"""Return a command indented, with long lines continued by backslashes as in a shell.
+    r"""Indent a command, and continue long lines by backslashes as in a shell.
 
     If a comment after the command does not fit, it gets a separate line.
 

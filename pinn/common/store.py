@@ -134,7 +134,7 @@ class _Reader:
 
 
 def _numbers(value: object) -> Json:
-    """Return the digest of an array or table, or a numpy scalar's value; None for other values.
+    """Return the digest of an array or table, or a numpy scalar's value; else None.
 
     If numpy or pandas is not loaded, no value has its types, so neither library is imported here.
     """
@@ -238,7 +238,7 @@ def _remembered(
     compute: Callable[[], _T],
     write: Callable[[Path, _T], None],
 ) -> _T:
-    """Read the cached result at ``path``; if it is missing or broken, compute and cache it."""
+    """Read the result at ``path``; if it is missing or broken, compute and cache it."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return read(path)
     value = compute()

@@ -33,7 +33,7 @@ class KeptRows:
 
     Attributes:
         mask: Whether each row is kept, ``[rows]``.
-        refused: Reason -> number of refused rows.
+        refused: Number of refused rows, by reason.
     """
 
     def __init__(self, rows: int) -> None:
@@ -41,14 +41,14 @@ class KeptRows:
         self.refused: dict[str, int] = {}
 
     def refuse(self, reason: str, bad: object) -> None:
-        """Refuse all rows, among those accepted so far, where the mask ``bad`` is true."""
+        """Drop the rows that the mask ``bad`` selects, and count them under a reason."""
         refused = self.mask & np.asarray(bad, dtype=bool)
         if refused.any():
             self.refused[reason] = int(refused.sum())
             self.mask &= ~refused
 
     def refuse_repeated(self, **key: npt.ArrayLike) -> None:
-        """Refuse rows whose key equals that of an earlier accepted row: reason "written twice"."""
+        """Drop rows whose key equals an earlier accepted row's; the reason is "written twice"."""
         import pandas as pd
 
         repeated = np.zeros(len(self.mask), dtype=bool)
@@ -68,7 +68,7 @@ _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def escaped(cell: _T) -> _T | str:
-    """Return a cell, with an apostrophe in front of text that begins like a formula.
+    """Put an apostrophe in front of a cell's text that begins like a formula.
 
     >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
     ("'=1+1", '-5', -5.0)
@@ -132,7 +132,7 @@ def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
     """Write mappings as CSV with escaped text; the file is written completely or not at all.
 
     Args:
-        rows: Rows as column -> value; the columns of the first row are written, in its order.
+        rows: Rows with values by column; the columns of the first row are written, in its order.
         path: CSV file to write.
 
     Raises:

@@ -23,7 +23,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 BACKENDS = ("processes", "ray")
-#: Seconds within which a second SIGTERM counts as the first, sent to the process's group as well.
+#: Time in seconds within which a second SIGTERM counts as the first, sent to the process's group as
+#: well.
 _SAME_SIGNAL_S = 1.0
 
 
@@ -267,7 +268,7 @@ def _end_with_parent() -> None:
 def _in_folder(
     folder: Path, uses_torch: bool, work: Callable[[Task], Result], task: Task
 ) -> Result:
-    """Run one task in a folder; without this, it would run in the folder where Ray was started."""
+    """Run one task in a folder; Ray would run it where Ray was started."""
     if not folder.is_dir():
         machine = os.uname().nodename
         raise PinnError(

@@ -6,7 +6,7 @@ from pinn.engines.recipe import ASSUMED, measured_line
 
 
 def release_line(deployment: Deployment) -> str:
-    """Return a sentence on the served engine release and the releases of the training data."""
+    """Return a sentence on the served release and the releases in the training data."""
     return measured_line(deployment.serving.engine, deployment.serving.engine_version)
 
 
@@ -27,6 +27,6 @@ def acceptance_line(deployment: Deployment) -> str | None:
 
 
 def assumption_lines(deployment: Deployment) -> list[str]:
-    """Return sentences on the engine's release and, with speculation, on the acceptance rate."""
+    """Return sentences on the engine's release and, with speculation, the acceptance rate."""
     lines = [release_line(deployment), acceptance_line(deployment)]
     return [line for line in lines if line is not None]

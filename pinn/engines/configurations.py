@@ -25,7 +25,7 @@ from pinn.specs.serving import ServingSpec
 
 # Engine configurations as keys and values, one or many, and their deployments.
 
-#: Configuration as the user writes it: key -> value, as text or typed.
+#: Configuration as the user writes it: values, as text or typed, by key.
 Configuration = Mapping[str, object]
 #: Configuration in canonical keys and types, from :func:`canonical`.
 Values = dict[str, FlagValue]
@@ -98,7 +98,7 @@ def _read(name: str, value: object, where: str) -> FlagValue:
 
 @lru_cache(maxsize=65536)
 def _cell(name: str, text: str) -> FlagValue:
-    """Convert a text to the type of the flag ``name``; return None if that is impossible."""
+    """Convert a text to the type of the flag ``name``; return None if that fails."""
     try:
         return _read(name, text, "")
     except PinnError:
@@ -377,7 +377,7 @@ def _from_tree(path: Path, spelled: dict[str, str] | None) -> list[Values]:
 
 
 def _named(tree: Configuration, where: str) -> Configuration:
-    """Return a mapping after checking that all its keys are text; YAML allows other types."""
+    """Return a mapping unchanged, after checking that all keys are text (YAML has other types)."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
         raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")

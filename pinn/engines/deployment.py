@@ -91,7 +91,7 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 
 def _published(draft: str) -> ModelSpec | None:
-    """Return a draft model if its config.json is a local file or in the catalog; otherwise None."""
+    """Return a draft model whose config.json is a local file or in the catalog; else None."""
     if draft and (files.given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
@@ -152,11 +152,11 @@ _OTHERS = "prefix caching of recurrent states is not modelled"
 
 
 def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the configuration with the prefix caching and block size that recurrent states need.
+    """Set the prefix caching and block size that a model with recurrent states needs.
 
-    The configuration of a model without recurrent states is unchanged. vLLM keeps states in KV
-    blocks. A model without keys and values has one block, which covers the longest context. Other
-    engines keep states in a separate pool.
+    The configuration is returned; for a model without recurrent states it is unchanged. vLLM keeps
+    states in KV blocks. A model without keys and values has one block, which covers the longest
+    context. Other engines keep states in a separate pool.
 
     Args:
         recipe: Resolved engine configuration from flags and defaults.
@@ -205,7 +205,7 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 
 
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Return the configuration; without chunked prefill and prefix cache for bidirectional models.
+    """Disable chunked prefill and prefix caching for models with bidirectional attention.
 
     Tokens of these models attend to later ones, so no part of a prompt can be computed separately.
     Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
@@ -227,7 +227,7 @@ def _with_page_sizes(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
 
 
 def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
-    """Return the tokens per block of full and of windowed attention, divided by the smaller number.
+    """Return tokens per block of full and of windowed attention, divided by the smaller one.
 
     All blocks have the same number of bytes. If the ratio of bytes per token is a whole number,
     layers with fewer bytes per token keep more tokens per block; otherwise the block is padded
@@ -249,7 +249,7 @@ def cached_attention(model: ModelSpec) -> Iterator[Attention]:
 
 
 def keeps_state_ends(d: Deployment) -> bool:
-    """Return whether prefix caching keeps recurrent states at the ends of KV blocks.
+    """Return whether prefix caching keeps recurrent states at the ends of KV blocks (vLLM).
 
     A request then needs two blocks for its states instead of one.
 
@@ -264,7 +264,7 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Return the cached elements per token, layer and GPU; every GPU caches MLA's whole vector."""
+    """Return the cached elements per token, layer and GPU; MLA's vector is on every GPU."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
@@ -406,7 +406,7 @@ class Deployment:
 
     @property
     def expert_kernel_format(self) -> Precision:
-        """Return the weight format under which kernel times of the experts are looked up."""
+        """Return the weight format by which the experts' measured kernel times are selected."""
         if self.expert_kernels == MARLIN:
             return precision(kernel_choice.MARLIN_FORMAT)
         return self.model.precisions.experts

@@ -21,7 +21,7 @@ class EncoderRanks(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Return as text how GPUs share the encoder's work; empty for a single GPU."""
+        """Return a text on how GPUs share the encoder's work; empty for a single GPU."""
         if self.items > 1:
             return f"images are spread over {self.items} GPUs"
         return f"matrices are divided among {self.layers} GPUs" if self.layers > 1 else ""
@@ -43,7 +43,7 @@ def encoder_ranks(deployment: Deployment, encoder: EncoderSpec) -> EncoderRanks:
 
 
 def ignores_data_mode(deployment: Deployment, encoder: EncoderSpec) -> bool:
-    """Return whether a flag requests data parallelism of an encoder that does not support it."""
+    """Return whether ``--mm-encoder-tp-mode data`` is given for an encoder without support."""
     asked = deployment.serving.mm_encoder_tp_mode == DATA
     is_shared = deployment.recipe.tensor_parallel_size > 1
     return asked and is_shared and encoder_ranks(deployment, encoder).items == 1

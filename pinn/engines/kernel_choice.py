@@ -40,12 +40,12 @@ MARLIN_FORMAT = "int4_wo"
 #: that were measured as the engine's own choice.
 @cache
 def kernel_names() -> dict[str, str]:
-    """Return the kernels (such as ``AUTO``) that each name in ``kernel_names.csv`` means."""
+    """Return the kernels (such as ``AUTO``) that each name in ``kernel_names.csv`` stands for."""
     return {row["name"]: row["kernels"] for row in engine_rows("kernel_names.csv")}
 
 
 def named_kernels(name: str) -> str:
-    """Return which of ``AUTO``, ``TRITON``, ``CUTLASS`` and ``MARLIN`` a kernel name means.
+    """Return the kernels (``AUTO``, ``TRITON``, ``CUTLASS``, ``MARLIN``) that a name stands for.
 
     Raises:
         PinnError: If no engine has kernels of this name.
@@ -60,7 +60,7 @@ def named_kernels(name: str) -> str:
 
 
 def known_kernels(name: str) -> str:
-    """Return a name of expert kernels in lower case, after checking that an engine has them.
+    """Return a name of expert kernels in lower case; raise an error if no engine has them.
 
     Raises:
         PinnError: If no engine has kernels of this name.
@@ -72,7 +72,7 @@ def known_kernels(name: str) -> str:
 def with_release_kernels(
     recipe: EffectiveRecipe, model: ModelSpec, gpu: GpuSpec, engine: str, version: str
 ) -> EffectiveRecipe:
-    """Return the configuration with the release's default expert kernels, unless a flag sets them.
+    """Set the release's default expert kernels, unless a flag sets the kernels.
 
     Args:
         recipe: Resolved engine configuration from flags and defaults.

@@ -102,7 +102,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """Return one line per effect, which lists the flags and variables with this effect."""
+        """Return one line per effect, with the flags and variables that have this effect."""
         titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]
@@ -208,7 +208,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 
 
 def _values(rest: list[str]) -> int:
-    """Return the number of words before the next flag in the rest of a command."""
+    """Return the number of words that precede the next flag of a command."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 
@@ -226,7 +226,7 @@ def _known(engine: str, name: str) -> Known:
 
 
 def _on(known: Mapping[str, Known], name: str) -> str:
-    """Return the switch that a ``--no-`` flag turns off; any other flag is returned unchanged."""
+    """Return the switch that a ``--no-`` flag turns off; return any other flag unchanged."""
     on = f"--{name.removeprefix('--no-')}"
     off = name.startswith("--no-") and name not in known and on in known
     return on if off and known[on].takes == SWITCH else name
@@ -254,7 +254,7 @@ def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _gathered(engine: str, pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Return the last value of each flag; dotted keys of a JSON argument form one object."""
+    """Return the last value of each flag; dotted keys are joined to one JSON object."""
     known, found = known_flags(engine), dict[str, object]()
     for name, value in pairs:
         name = _PARTS.get(name, name) if engine == VLLM else name
@@ -310,7 +310,7 @@ def _take(found: Launch, name: str, value: object) -> None:
 
 
 def _as_typed(name: str, value: object) -> str:
-    """Return a flag and its value as typed in a shell; a disabled switch is ``--no-...``."""
+    """Return a flag and its value as a shell command has them; ``--no-...`` if disabled."""
     if value is True:
         return name
     if value is False and name.startswith("--"):
@@ -341,7 +341,7 @@ def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) ->
 
 
 def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
-    """Return whether a model's mxfp4 experts can run with 16-bit and with 8-bit activations.
+    """Return whether a model's mxfp4 experts can run with both 16-bit and 8-bit activations.
 
     A variable selects between them. Both exist for mxfp4 checkpoints on compute capability 10.x
     (``vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend``).

@@ -120,7 +120,7 @@ def _shell_line(text: str) -> str:
 
 
 def _image(words: list[str]) -> tuple[int, str, str]:
-    """Return the position of a container image, its engine and its release; -1 without an image."""
+    """Return a container image's position in the command, engine and release; -1 without one."""
     is_container = {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}
     for i, word in enumerate(words if is_container else ()):
         match = _IMAGE.fullmatch(word.replace("#", "/"))
@@ -185,7 +185,7 @@ _PASSES = ("fuse_allreduce_rms", "enable_fi_allreduce_fusion")
 
 
 def whole_number(text: str) -> object:
-    """Return the number in a text such as ``32k`` or ``1M``; other text is returned unchanged.
+    """Convert a text such as ``32k`` or ``1M`` to a number; other text is unchanged.
 
     As in vLLM, lower-case suffixes are decimal and upper-case suffixes binary (``vllm 0.15.1
     vllm/engine/arg_utils.py: human_readable_int``).
@@ -399,7 +399,7 @@ def connector_variable(configuration: Mapping[str, Any], name: str, value: str) 
 
 
 def variable_read(name: str, on: bool) -> Read | None:
-    """Return the fields that an environment variable sets when on or off; None if it is unknown.
+    """Return the effect of an environment variable that is on or off; None if unknown.
 
     Each state (on or off) of a variable that has an effect is a row of
     ``data/engines/launch_variables.csv``.

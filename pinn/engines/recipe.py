@@ -59,7 +59,7 @@ class Default:
     source: str
 
     def holds(self, version: Release, gpu: GpuSpec, tp: int, model_type: str, spread: str) -> bool:
-        """Return whether this default applies to a release, GPU, TP size, model and ``spread``."""
+        """Return whether this default applies to a deployment."""
         sizes = gpu.memory_bytes / GIB, gpu.compute_capability, tp
         return (
             (self.since is None or version >= self.since)
@@ -97,7 +97,7 @@ def engine_rows(name: str) -> list[dict[str, str]]:
 
 
 def typed(kind: Any, text: str) -> object:
-    """Convert a table's text to the type of a field; ``yes`` means true."""
+    """Convert a text in a table to the type of a field; ``yes`` means true."""
     return text == "yes" if kind is bool else kind(text)
 
 
@@ -526,7 +526,7 @@ class EffectiveRecipe:
         return tuple(name for name, origin in self.origins.items() if origin.kind == ASSUMED)
 
     def described(self) -> dict[str, RecipeEntry]:
-        """Return ``value``, ``set_by`` and ``source`` of each setting, for JSON."""
+        """Return each setting's ``value``, ``set_by`` and ``source``, for JSON."""
         found: dict[str, RecipeEntry] = {}
         for name in _SETTLED:
             value, origin = getattr(self, name), self.origins[name]
@@ -604,7 +604,7 @@ class RecipeFields:
             self.put("compiled", False, _SLOW_LAUNCHES, ASSUMED)
 
     def take(self, name: str, flag: str, read: Callable[[Any], object] | None = None) -> None:
-        """Set the setting ``name`` to the value of a flag, or to the flag's default."""
+        """Set a setting to the value of a flag or, if it is not given, to the flag's default."""
         value, self.origins[name] = self.look_up(flag)
         self.values[name] = value if read is None else read(value)
 
@@ -620,7 +620,7 @@ class RecipeFields:
         self.put(name, typed(_KINDS[name], default.value), default.source, kind)
 
     def look_up(self, name: str) -> tuple[Any, Origin]:
-        """Return the value of a flag, given by the user or by default, and its origin."""
+        """Return a flag's value, as given or by default, and the value's origin."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
@@ -633,7 +633,7 @@ class RecipeFields:
     def put_graphs(
         self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
     ) -> None:
-        """Set which steps run as CUDA graphs; none do if ``--enforce-eager`` is given."""
+        """Set which steps run as CUDA graphs; none do under ``--enforce-eager``."""
         if self.serving.enforce_eager:
             tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]
@@ -644,6 +644,6 @@ class RecipeFields:
         self.origins.update(dict.fromkeys(names, origin))
 
     def recipe(self) -> EffectiveRecipe:
-        """Return the resolved engine configuration, after all settings have been set."""
+        """Return the resolved engine configuration from all settings."""
         origins = {name: self.origins[name] for name in _SETTLED}
         return EffectiveRecipe(**{name: self.values[name] for name in _SETTLED}, origins=origins)

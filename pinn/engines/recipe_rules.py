@@ -56,7 +56,7 @@ def _release(serving: ServingSpec) -> recipe.Release:
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
-    """Return why an engine does not schedule a step during the previous one; None if it does.
+    """Return why steps are not scheduled ahead with speculation; None if they are.
 
     SGLang overlaps steps in its second version of speculation from 0.5.11 on, and for n-grams from
     0.5.14 on.
@@ -126,7 +126,7 @@ def _shared_recipe(
 
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
-    """Set the settings that are determined by a single flag in every engine."""
+    """Set the settings that in every engine follow from a single flag."""
     flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
     flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
     flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
@@ -172,11 +172,12 @@ def _settle_parallelism(found: RecipeFields) -> None:
 
 
 def _settle_attention_ranks(found: RecipeFields) -> None:
-    """Set the attention ranks of SGLang and TensorRT-LLM, whose tensor-parallel size is all GPUs.
+    """Set the attention ranks of SGLang and TensorRT-LLM.
 
-    Attention data parallelism divides these GPUs into ranks: ``dp_size`` ranks in SGLang (0.5.9
-    layers/dp_attention.py: compute_dp_attention_world_info), one per GPU in TensorRT-LLM
-    (tensorrt_llm/mapping.py: attn_tp_size is 1 under enable_attention_dp).
+    In these engines the tensor-parallel size counts all GPUs. Attention data parallelism divides
+    these GPUs into ranks: ``dp_size`` ranks in SGLang (0.5.9 layers/dp_attention.py:
+    compute_dp_attention_world_info), one per GPU in TensorRT-LLM (tensorrt_llm/mapping.py:
+    attn_tp_size is 1 under enable_attention_dp).
     """
     serving = found.serving
     gpus, replicas = serving.tensor_parallel_size, serving.data_parallel_size
@@ -234,7 +235,7 @@ _FUSED_LIMITS = "0.11.1"
 
 
 def _settle_fused_bytes(found: RecipeFields) -> None:
-    """Set the maximum bytes of a fused all-reduce: from vLLM's table or TensorRT-LLM's kernel."""
+    """Set the maximum message of a fused all-reduce, from vLLM's table or TensorRT-LLM's kernel."""
     fused, size = found.values["fused_all_reduce"] and found.gpu.has_nvlink, 0.0
     origin = found.origins["fused_all_reduce"]
     if fused and found.serving.engine != VLLM:
@@ -249,7 +250,7 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """Set speculative decoding, and the settings that it disables or lowers."""
+    """Set the fields of speculative decoding, and the fields that it disables or limits."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

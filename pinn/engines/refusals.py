@@ -115,7 +115,7 @@ def latent_cache(d: Deployment) -> Refusal | None:
 
 @cache
 def absences() -> dict[tuple[str, str, str], dict[str, str]]:
-    """Return the models that releases do not support: (engine, part, model type) -> row.
+    """Return table rows of unsupported models, by engine, part of the name, and model type.
 
     The part is ``model`` or ``mtp`` (multi-token prediction). A row has the name of the
     ``architecture``; ``absent``, the last release without it; and ``since``, the first release with
@@ -127,14 +127,14 @@ def absences() -> dict[tuple[str, str, str], dict[str, str]]:
 
 
 def _absent(d: Deployment, rule: str, line: dict[str, str], otherwise: str) -> Refusal:
-    """Return the refusal for a row of :func:`absences`; its remedy is a newer release, if any."""
+    """Return the refusal for a row of :func:`absences`, with a newer release as remedy if any."""
     remedy = f"use {line['since']} or newer" if line["since"] else otherwise
     told = {"architecture": line["architecture"], "absent": line["absent"]}
     return refusal(d, rule, **told, remedy=remedy)
 
 
 def architecture(d: Deployment) -> Refusal | None:
-    """Return a refusal if the release given by the user does not support the model."""
+    """Return a refusal if the user's release does not support the model."""
     found = absences().get((d.serving.engine, "model", d.model.model_type))
     if found is None or not d.serving.engine_version or release_of(d) > release(found["absent"]):
         return None

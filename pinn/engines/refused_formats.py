@@ -95,7 +95,7 @@ def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
 
 
 def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
-    """Yield (model, attention or recurrence) for each layer group of model and draft model."""
+    """Yield (model, attention or recurrent part) of each layer group, also of the draft model."""
     for model in (d.model,) if d.draft is None else (d.model, d.draft.model):
         yield from ((model, g.attention) for g in model.layer_groups if g.attention is not None)
 
@@ -142,7 +142,7 @@ def expert_width(d: Deployment) -> Refusal | None:
 
 
 def dense_widths(d: Deployment) -> dict[int, str]:
-    """Return the widths of feed-forward layers that tensor parallelism splits, and their types."""
+    """Return the widths of dense layers that tensor parallelism splits, and these layers' names."""
     dense = [g.ffn for g in d.model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
     found = {ffn.width: "dense_ffn" for ffn in dense}
     if d.model.moe is not None and d.model.moe.shared_width:

@@ -23,7 +23,7 @@ RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE = (
 ROUTERS = (RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE)
 
 PREFIX_CACHE, QUEUE, KV_USE = "prefix-cache", "queue", "kv-cache-utilization"
-#: Scorer -> assumed weight in ``prefix-aware`` routing. llm-d-planner 0.3.3 configures only the
+#: Assumed weights in ``prefix-aware`` routing, by scorer. llm-d-planner 0.3.3 configures only the
 #: prefix cache's scorer, whose weight makes no difference without other scorers.
 DEFAULT_WEIGHTS = {PREFIX_CACHE: 3.0, QUEUE: 2.0, KV_USE: 2.0}
 

@@ -16,7 +16,7 @@ from pinn.units import MIB
 
 
 def contiguous_sizes(most: int) -> tuple[int, ...]:
-    """Return every number of decodes from 1 to ``most`` as a CUDA graph size: no step is padded."""
+    """Return all numbers of decodes from 1 to ``most`` as CUDA graph sizes: no step is padded."""
     return tuple(range(1, most + 1))
 
 
@@ -53,7 +53,7 @@ SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, N
 
 
 def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23)) -> tuple[int, ...]:
-    """Return the numbers of decodes for which SGLang captures graphs; with drafts, more numbers.
+    """Return the numbers of decodes for which SGLang captures CUDA graphs.
 
     From 0.5.10 on, the limit ``most`` itself is captured, too. Source: 0.5.3.post1 to 0.5.13
     ``server_args.py: _generate_cuda_graph_batch_sizes``, later
@@ -99,7 +99,7 @@ def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
 
 
 def settle_vllm(found: RecipeFields) -> None:
-    """Set the settings of vLLM, from ``vllm/v1/core/sched/scheduler.py`` and its defaults."""
+    """Set vLLM's settings, as in ``vllm/v1/core/sched/scheduler.py``."""
     found.put("scheduler", *vllm_rules(release(found.version)))
     source = f"vllm {found.version} vllm/v1/core/sched/scheduler.py"
     found.put("prompt_budget", found.values["token_budget"], source)
@@ -111,7 +111,7 @@ def settle_vllm(found: RecipeFields) -> None:
 
 
 def _settle_sparse_cache(found: RecipeFields) -> None:
-    """Set the KV cache format of sparse attention: 8 bits, unless a flag sets another format."""
+    """Set the KV cache format of sparse attention: 8 bits unless a flag sets it."""
     default = found.default("sparse_cache_in_fp8")
     if found.serving.kv_cache_dtype == "auto" and default.value == "yes":
         found.put("kv_cache_dtype", "fp8", default.source, recipe.DEFAULT)
@@ -298,7 +298,7 @@ def settle_sglang(found: RecipeFields) -> None:
 
 
 def _settle_caches(found: RecipeFields) -> None:
-    """Set SGLang's KV cache format, and the changes for hybrid models and sparse attention."""
+    """Set SGLang's KV cache format, and its settings for hybrid models and sparse attention."""
     serving, values = found.serving, found.values
     origin = found.origins["overlap"]
     alone = origin.kind == recipe.DEFAULT and values["speculation"] is None
@@ -329,7 +329,7 @@ def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int
 
 
 def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
-    """Return SGLang's default maximum of prompt tokens in a graph and its origin; 0 for none."""
+    """Return SGLang's default for prompt tokens in a CUDA graph (0: no graphs), and its origin."""
     default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
@@ -337,7 +337,7 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
 
 
 def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
-    """Return the prompt tokens for which graph memory is reserved, and the largest graph's tokens.
+    """Return the prompt tokens that graph memory is reserved for, and those of the largest graph.
 
     SGLang captures no graphs with prompts under speculative decoding until 0.5.10, and under
     attention data parallelism or all-to-all of experts until 0.5.16
@@ -397,7 +397,7 @@ SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 
 
 def _settle_prompt_wait(found: RecipeFields) -> None:
-    """Set how long prompts wait for further prompts in TensorRT-LLM (``py_executor.py``).
+    """Set how long TensorRT-LLM's prompts wait for further prompts (``py_executor.py``).
 
     See ``_waiting_requests`` there; under attention data parallelism, ``_balance_adp_requests``.
     """

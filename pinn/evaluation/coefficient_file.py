@@ -62,7 +62,7 @@ def _step_grid(table: pd.DataFrame) -> Grid:
 
 
 def _load_grids(table: pd.DataFrame, server: str) -> list[Grid]:
-    """Return two grids: latency errors of every load, and statistics of these errors.
+    """Return two grids: latency errors of each load, and summary statistics of these errors.
 
     Loads that overloaded the server are excluded from the statistics.
     """

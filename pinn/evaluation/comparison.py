@@ -42,7 +42,7 @@ def rank(
     Args:
         predictions: Predictions as ``read_cells`` returns them. For each metric, ``METRIC_s`` is
             the predicted and ``METRIC_measured_s`` the measured latency, in seconds.
-        groups: Row id -> group that is resampled as a whole, such as the row's deployment.
+        groups: Group that is resampled as a whole, by row id, such as the row's deployment.
         metrics: Latency metrics, such as ``tpot``; methods are ranked separately by each.
         ineligible: Methods that are listed but cannot be ranked first.
         draws: Number of bootstrap resamples.
@@ -68,7 +68,7 @@ def rank(
 
 
 def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Return split -> metric -> names of methods ranked or tied first in a :func:`rank` table."""
+    """Return the methods that a :func:`rank` table ranks or ties first, by split and metric."""
     leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
     found: dict[str, dict[str, list[str]]] = {}
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
@@ -77,7 +77,7 @@ def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
 
 
 def paired_errors(of_split: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric's absolute percentage errors: a line per row id, a column per method.
+    """Return a metric's absolute percentage errors, with a row per row id and a column per method.
 
     Rows that some method does not predict are omitted.
     """
@@ -120,7 +120,7 @@ def _ranked(
 def bootstrap_medians(
     errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
 ) -> Float[np.ndarray, "draws columns"]:
-    """Return the median error of every column in each bootstrap resample of whole groups."""
+    """Return each column's median error in every bootstrap resample of whole groups."""
     names, index = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(index == i) for i in range(len(names))]
     draw = np.random.default_rng(0)
@@ -151,7 +151,7 @@ class Scores:
         results: Error summaries of one method, as ``pinn.evaluation.metrics.summarize`` returns
             them.
         predictions: Predictions of that method; None if only the error summaries are known.
-        groups: Row id -> deployment; rows of one deployment have similar errors. None without
+        groups: Deployment by row id; rows of one deployment have similar errors. None without
             predictions.
     """
 
@@ -229,7 +229,7 @@ def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
 
 
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
-    """Return both sides' median errors over the rows that both predict; None without such rows."""
+    """Compare median errors over the rows that both sides predict; None without such rows."""
     if a.predictions is None or b.predictions is None or a.groups is None:
         return None
     sides = [a.predictions.assign(method="a"), b.predictions.assign(method="b")]
@@ -246,7 +246,7 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
 
 
 def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
-    """Return both sides' median errors, and the verdict; ``MIXED`` if held-out parts disagree."""
+    """Compare median errors of summaries; ``MIXED`` if the held-out parts disagree."""
     verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
     found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
     verdict = MIXED if len(found) > 1 else found.pop()

@@ -55,7 +55,7 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
 
 
 def _print_rows(table: Grid, console: Console, details: bool) -> None:
-    """Print a table, or its first rows and the number of omitted rows."""
+    """Print a table, or its first rows and how many rows are omitted."""
     shown = table if details else replace(table, rows=table.rows[:_ROWS])
     if shown.rows:
         console.print(shown)

@@ -262,7 +262,7 @@ def _lines(choices: dict[str, str]) -> list[str]:
 
 
 def _described(path: Path) -> str:
-    """Return a YAML file's first comment that is neither a directive nor a command."""
+    """Return the first comment of a YAML file that is neither a directive nor a command."""
     comments = (line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
     return next(line for line in comments if not line.startswith(("@", "python ")))
 

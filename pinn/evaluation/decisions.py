@@ -43,7 +43,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 
 def throughput(rows: pd.DataFrame, tpot: str, ttft: str) -> pd.Series:
-    """Return each row's throughput in a closed loop, in output tokens per second per GPU.
+    """Return the closed-loop throughput of each row, in output tokens per second per GPU.
 
     Formula: clients / (TPOT + TTFT / output tokens) / GPUs, with TPOT and TTFT in seconds.
 

@@ -37,7 +37,7 @@ OTHER_CAMPAIGN = "second measurement campaign, whose client is unknown: TPOT onl
 
 
 def engine_rows() -> pd.DataFrame:
-    """Return all measured deployments to score.
+    """Return all measured deployments of SGLang and TensorRT-LLM to score.
 
     The column ``apart`` has the reason for reporting a row in a separate table; mostly empty.
     """
@@ -52,7 +52,7 @@ def engine_rows() -> pd.DataFrame:
 
 @runtime_checkable
 class HeldOut(Protocol):
-    """Predictor of coefficients of deployments, with each deployment's model held out."""
+    """Predictor of coefficients that never uses the network trained on a deployment's model."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
         """Return each deployment's coefficients, predicted with the deployment's model held out."""
@@ -64,8 +64,8 @@ class Networks:
 
     Attributes:
         network: Released network, trained on all data.
-        left_out: Model -> network that was trained without this model and without models of almost
-            the same shape.
+        left_out: Network by model, trained without this model and without models of almost the same
+            shape.
     """
 
     network: NetworkWeights
@@ -137,7 +137,7 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
 def with_coefficients(
     rows: pd.DataFrame, of: HeldOut
 ) -> Iterator[tuple[MeasuredDeployment, LinearLatency]]:
-    """Yield each row's deployment with coefficients of the network that holds out its model."""
+    """Yield each row's deployment, with coefficients from the network that holds out its model."""
     measured = measured_deployments(rows)
     yield from zip(measured, of.latencies([one.deployment for one in measured]), strict=True)
 
@@ -168,7 +168,7 @@ def part_grid(scores: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> G
 
     Args:
         scores: Table of predicted and measured times with the columns ``PART``.
-        columns: Heading -> names of the columns of predicted and of measured times.
+        columns: Names of the columns of predicted and of measured times, by heading.
 
     Returns:
         A grid of ``median / mean (bias)`` in percent. If some rows lack a prediction, a cell also

@@ -88,7 +88,7 @@ def split_folds(splits: Mapping[str, list[Split]], measured: Measured) -> list[F
 
 
 def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str, list[Split]]:
-    """Return split method -> an experiment's splits, and write them to the experiment's folder.
+    """Return an experiment's splits by split method, and write them to its folder.
 
     Raises:
         PinnError: If a split method, or the model or GPU to hold out, is unknown.
@@ -103,7 +103,7 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 
 
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
-    """Return the split methods that hold out a given model or GPU, and its name in the data."""
+    """Return the split methods that hold out a model or GPU, and its name in the data."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
     if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
@@ -152,7 +152,8 @@ def _folds(
 
 # Cross-validation predictions that are published with a checkpoint, including serving runs.
 
-#: Latency metric of a serving run -> its name in the evaluation suite; mean ITL counts as TPOT.
+#: Names of a serving run's latency metrics in the evaluation suite, by metric; mean ITL counts as
+#: TPOT.
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
@@ -251,7 +252,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
 #: Name, in tables of errors, of the split that holds out the models of serving runs.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
-#: Metric of the evaluation -> client-side metric of a serving run; a run's ITL is used as TPOT.
+#: Client-side metrics of a serving run, by metric of the evaluation; a run's ITL is used as TPOT.
 FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 
@@ -277,7 +278,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """Return metric (TPOT, TTFT, E2E) -> its client-side mean over a whole run, in seconds."""
+    """Return the clients' mean TPOT, TTFT and E2E latency over a whole run, in seconds."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 

@@ -46,7 +46,7 @@ class Bases:
     """Values of a formula's basis functions for measured deployments, by row id.
 
     Attributes:
-        index: Row id -> index in the arrays.
+        index: Index in the arrays, by row id.
         tpot: Mean values over the steps from one output token to the next, ``[rows, functions]``.
         ttft: Sums over the steps from arrival to first token, ``[rows, functions]``.
     """
@@ -85,7 +85,7 @@ _known_steps: dict[tuple[str, ...], list[MeanSteps]] = {}
 
 
 def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
-    """Return the mean steps of each row's benchmark, simulated once for all formulas."""
+    """Simulate each row's benchmark once and return its mean steps, for all formulas."""
     key = tuple(observations["row_id"])
     if key not in _known_steps:
         _known_steps.clear()
@@ -104,7 +104,7 @@ def phase_floors(
 
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
-    """Return batch sums over the requests in one phase, ``prefill`` or ``decode``."""
+    """Return batch sums over the requests in one phase (``prefill`` or ``decode``)."""
     others = [f.name for f in fields(sums) if phase not in f.name]
     return replace(sums, **{name: np.zeros_like(getattr(sums, name)) for name in others})
 
@@ -135,7 +135,7 @@ def hierarchical_basis(
 
 
 def token_counts(_: Deployment, sums: BatchSums, __: float) -> Float[np.ndarray, "batches 3"]:
-    """Return [1 if the batch has tokens, else 0; prefill tokens; decode tokens] of each batch."""
+    """Return three basis functions: 1 if the batch has tokens, prefill tokens, decode tokens."""
     busy = (sums.tokens > 0) * 1.0
     return np.stack([busy, sums.prefill_tokens, sums.decode_requests], axis=1)
 
@@ -243,7 +243,7 @@ def learn_nothing(bases: Bases, *_: object) -> Predictor:
 
 
 def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray, "n 3"]:
-    """Return [1, prompt tokens to process, step time in seconds] of each row."""
+    """Return three columns per row: 1, prompt tokens to process, and step time in seconds."""
     places = [list(REQUEST_FEATURES).index(name) for name in _ALPHAS]
     columns = [rows.request_features[:, place] for place in places]
     return np.stack([*columns, step_s], axis=1)
@@ -252,7 +252,7 @@ def _request_columns(rows: ServingRows, step_s: np.ndarray) -> Float[np.ndarray,
 def _relative_nnls(
     matrix: np.ndarray, target: np.ndarray, weight: np.ndarray, scale: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return non-negative coefficients from a weighted least-squares fit of relative errors.
+    """Fit non-negative coefficients by weighted least squares of relative errors.
 
     Errors are relative to ``scale``, by default the target.
     """

@@ -74,7 +74,7 @@ def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
-    """Return the score of the half-widths in the column ``nested`` of :func:`interval_rows`."""
+    """Score the half-widths in the column ``nested`` of :func:`interval_rows`."""
     weight = pd.Series(width_fit.group_weights(rows), rows.index)
     inside = weight.where(rows["error"].abs() <= rows["nested"], 0.0)
     covered = inside.groupby(rows["group"]).sum() / weight.groupby(rows["group"]).sum()

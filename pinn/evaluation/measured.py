@@ -85,7 +85,7 @@ def code_sha256() -> str:
 
 
 def mark(config: ExperimentConfig, measured: Measured) -> str:
-    """Return a digest of an experiment's settings, data and code, which determine predictions."""
+    """Return a digest of all settings, data and code that determine an experiment's predictions."""
     return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
 
 

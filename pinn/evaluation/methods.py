@@ -121,7 +121,7 @@ def kernel_methods(fits: KernelFits) -> list[Method]:
 
 
 def peers() -> list[Method]:
-    """Return other estimators, such as AIConfigurator, as prediction methods.
+    """Return the stored predictions of other estimators, such as AIConfigurator, as methods.
 
     Their stored predictions are looked up by row id.
 

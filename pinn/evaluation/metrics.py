@@ -62,12 +62,12 @@ def error_summary(
 
 
 def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Return each row's signed error of a latency metric, in percent; NaN if not predicted."""
+    """Return each row's signed percentage error of a latency metric; NaN if not predicted."""
     return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1)
 
 
 def with_e2e(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return predictions with mean E2E latency: TTFT + (mean output tokens - 1) x TPOT, seconds."""
+    """Add mean E2E latency in seconds to predictions: TTFT + (mean output tokens - 1) x TPOT."""
     later = rows["output_tokens"] * sum(LENGTH_RANGE) / 2 - 1
     return rows.assign(
         e2e_s=rows["ttft_s"] + later * rows["tpot_s"],
@@ -82,7 +82,8 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
         predictions: One row per (split, row_id, method) with the columns ``held_out`` and, for
             some of ``METRICS``, ``METRIC_s`` (predicted) and ``METRIC_measured_s``. A row that the
             method cannot predict has NaN and is not scored.
-        groups: Name -> mask over the rows of ``predictions``, such as mixture-of-experts models.
+        groups: Mask over the rows of ``predictions``, by name of a group, such as
+            mixture-of-experts models.
 
     Returns:
         Table with ``RESULT_COLUMNS``; ``held_out`` is ``all``, a group's name or the held-out part.
@@ -106,7 +107,7 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
 
 
 def _scored(part: pd.DataFrame) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield (metric, predicted seconds, measured seconds) of each predicted metric."""
+    """Yield (metric, predicted seconds, measured seconds) of each metric with predictions."""
     for metric in METRICS:
         if f"{metric}_s" in part:
             scored = part[part[f"{metric}_s"].notna()]
@@ -172,12 +173,12 @@ def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
 
 
 def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Return a table of results with two more columns: ``pearson_r`` and ``inversions``.
+    """Add the columns ``pearson_r`` and ``inversions`` to a table of results.
 
-    The columns are Pearson's r of predicted and measured times, and the number of ranking
-    inversions, over all rows and for each held-out part. An inversion is a pair of rows whose
-    measured 99th percentiles differ by more than 20 % and whose predicted percentiles have the
-    opposite order. Inversions are counted only for the metric ``e2e_p99``.
+    They are Pearson's r of predicted and measured times, and the number of ranking inversions, over
+    all rows and for each held-out part. An inversion is a pair of rows whose measured 99th
+    percentiles differ by more than 20 % and whose predicted percentiles have the opposite order.
+    Inversions are counted only for the metric ``e2e_p99``.
 
     Args:
         results: Table of :func:`summarize`.
@@ -227,8 +228,8 @@ def inversions(
 #: Maximum concurrency of a lightly loaded benchmark, chosen for presentation.
 LOW_CONCURRENCY = 16
 
-#: Group name -> function of a row's deployment and concurrency that returns whether the row belongs
-#: to the group.
+#: Functions by group name, which return whether a row belongs to the group, given its deployment
+#: and concurrency.
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,
@@ -240,7 +241,7 @@ GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
 def group_masks(
     names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
 ) -> dict[str, pd.Series]:
-    """Return group name -> mask of the rows of ``predictions`` that belong to the group.
+    """Return, by group name, a mask of the rows of ``predictions`` that belong to the group.
 
     Raises:
         PinnError: If a name is not a key of ``GROUPS``.

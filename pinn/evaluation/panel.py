@@ -41,7 +41,7 @@ from pinn.common.tables import read_frame, write_frame
 from pinn.errors import PinnError
 from pinn.evaluation.tables import frame_grid
 
-#: Metric -> weight of its error in a configuration's score.
+#: Weights of errors in a configuration's score, by metric.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
 #: Maximum absolute log error of a row; larger errors count as this value.
 LARGEST_ERROR = np.log(3)
@@ -57,7 +57,7 @@ WORSE, LEVEL = 1.0, 0.05
 #: from the group's mean. Smaller groups resample deviations of all groups of their source, or of
 #: all groups if the source has few configurations, too.
 LEAST = 4
-#: Source of measurements -> similar source, with which its bootstrap deviations are pooled.
+#: Similar sources with which bootstrap deviations are pooled, by source of measurements.
 _ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a summarized scorecard. ``error`` and ``bias`` are means of |log(predicted /
 #: measured)| and of its signed value, in percent. ``inside`` is the percentage of rows inside their
@@ -79,9 +79,9 @@ NOT_ADOPTED = "not adopted"
 
 
 def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return mean errors of scorecard rows by group, configuration and metric, with ``COLUMNS``.
+    """Average errors of scorecard rows by group, configuration and metric.
 
-    Rows are those of ``pinn.evaluation.panel_rows.panel_rows``.
+    Rows are those of ``pinn.evaluation.panel_rows.panel_rows``. The result has ``COLUMNS``.
 
     Raises:
         PinnError: If a row has no prediction.
@@ -104,7 +104,7 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
-    """Return the error of each (group, configuration): a weighted mean over metrics, in percent."""
+    """Return each (group, configuration)'s error: a weighted mean over metrics, in percent."""
     weight = panel["metric"].map(WEIGHTS)
     key = [panel["group"], panel["configuration"]]
     return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
@@ -205,7 +205,7 @@ _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 
 def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " groups"]) -> float:
-    """Return the weighted mean over groups whose value is not NaN; NaN if all are NaN."""
+    """Return the weighted mean over groups, without NaN; NaN if all are NaN."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
 
@@ -256,7 +256,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return the groups that :func:`compare_panels` omits: both panels share no configuration."""
+    """Return the groups that :func:`compare_panels` omits for lack of a common configuration."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -314,7 +314,7 @@ def _sources(groups: pd.Index) -> np.ndarray:
 
 
 def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return a line of the ledger: date, checkpoint hash, description, overall and group scores.
+    """Return a checkpoint's line of the ledger: date, hash, description and scores.
 
     Args:
         checkpoint: Checkpoint of the candidate.
@@ -327,7 +327,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
-    """Append a checkpoint's line of scores to the ledger, with a new column for each new group."""
+    """Append a checkpoint's line to the ledger, with a new column for each new group."""
     before = [read_ledger(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))

@@ -142,7 +142,7 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
 
 
 def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.Series:
-    """Return whether each row's time is at least ``SATURATED`` x the time at the lowest load.
+    """Return whether each row is saturated: at least ``SATURATED`` x the time at the lowest load.
 
     The lowest load is the first row of the same series, such as one deployment and equal lengths.
 

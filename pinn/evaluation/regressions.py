@@ -54,7 +54,7 @@ _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 
 
 
 def _both(parameters: Iterable[Mapping[str, object]]) -> list[Setting]:
-    """Return settings for two targets: log time, and its log ratio to the roofline lower bound."""
+    """Return settings for two targets: log time, and log(time / roofline lower bound)."""
     return [Setting(each, over_floor=over) for each in parameters for over in (False, True)]
 
 
@@ -190,7 +190,7 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
 
 
 def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
-    """Yield each inner fold's mask of rows to train on.
+    """Yield, for each inner fold, a mask of the rows to train on.
 
     An inner fold holds out one model or, if all rows are of one model, one GPU.
     """

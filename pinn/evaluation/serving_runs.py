@@ -114,7 +114,7 @@ def score_runs(
 
 
 def stage_rate(run: MeasuredRun, stage: str) -> float:
-    """Return the arrival rate of a stage in requests/s; NaN for a whole run of several stages."""
+    """Return a stage's arrival rate in requests/s; NaN for a whole run of several stages."""
     if stage != WHOLE_RUN:
         return run.rates_per_s[int(stage)]
     return run.rates_per_s[0] if len(run.rates_per_s) == 1 else float("nan")
@@ -144,7 +144,7 @@ def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return pairs of run names, the slower first, whose predicted p99 E2E order is wrong.
+    """Return pairs of runs, the slower first, whose p99 E2E latency is predicted in wrong order.
 
     Args:
         scores: Scores of one method, as :func:`score_runs` returns them.
@@ -209,7 +209,7 @@ def score_left_out(
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
-    """Return latency errors on serving runs, of one training's network and of its teacher."""
+    """Return latency errors on serving runs, for a training's network and its teacher."""
     latencies = {
         TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
         NETWORK: network_latencies(learned.network, runs),
@@ -228,7 +228,7 @@ def network_latencies(
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return error summaries over whole runs with held-out models, columns ``RESULT_COLUMNS``."""
+    """Summarize the errors on held-out models' serving runs as rows with ``RESULT_COLUMNS``."""
     left_out = scores["method"].str.endswith(HELD_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []

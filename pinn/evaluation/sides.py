@@ -65,11 +65,11 @@ class Comparison:
     no_errors: str = ""
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Return name -> table of errors, step times or coefficients, without empty tables."""
+        """Return the tables of errors, step times and coefficients that are not empty, by name."""
         return {name: t for name, t in vars(self).items() if isinstance(t, pd.DataFrame) and len(t)}
 
     def to_json(self) -> JsonObject:
-        """Return table name -> rows of the table, as JSON values."""
+        """Return the rows of each table as JSON values, by table name."""
         return {name: [*records(table)] for name, table in self.tables().items()}
 
     def show(self, details: bool = False) -> None:
@@ -189,7 +189,7 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
-    """Return a calibration's error summaries; a split is a period of the run and a kind of step."""
+    """Return a calibration's error summaries, with a split per period and kind of step."""
     columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
     errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
     rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]
@@ -210,7 +210,7 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
-    """Return label -> deployment, for the deployments of which both sides have coefficients."""
+    """Return the deployments of which both sides have coefficients, by label."""
     if any(side.surrogate is None and side.given is None for side in (a, b)):
         return {}
     files = [side.given.configuration() for side in (a, b) if side.given is not None]

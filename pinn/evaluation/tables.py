@@ -22,7 +22,7 @@ DECISIONS_CAPTION = (
     "100 % if it exceeds the limit by over 5 % (missed)."
 )
 
-#: Method in the overview table -> heading of its column.
+#: Headings of the columns in the overview table, by prediction method.
 _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
@@ -46,7 +46,7 @@ def frame_grid(
 
     Args:
         rows: Frame to show.
-        columns: Heading -> name of the frame's column, optionally ``name:format`` with a Python
+        columns: Name of the frame's column by heading, optionally ``name:format`` with a Python
             format.
         caption: Caption of the grid.
         text: Number of text columns, from the left.
@@ -159,7 +159,7 @@ def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> G
     return replace(frame_grid(whole, columns, caption, strong=strong), gap=1)
 
 
-#: Latency metric of a serving run -> heading of its column in printed tables.
+#: Headings of columns in printed tables, by latency metric of a serving run.
 _FIGURES = {figure: figure.removesuffix("_s").replace("_", " ") for figure in FIGURES}
 
 
@@ -210,5 +210,5 @@ def _is_shown(held_out: str) -> bool:
 
 
 def _order(name: str) -> tuple[bool, bool, str]:
-    """Return a key that sorts held-out models or GPUs first, then the named groups, then all."""
+    """Return a sort key: held-out models or GPUs first, then named groups, then ``all``."""
     return name == "all", name.startswith(tuple(GROUPS)), name

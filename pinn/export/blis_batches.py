@@ -73,7 +73,7 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 def step_us(
     latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
-    """Return the microseconds of a step with ``decodes`` decodes and, optionally, a prompt.
+    """Return the step time of ``decodes`` decodes and, optionally, a prompt, in microseconds.
 
     Between whole numbers of decodes, the time is interpolated.
     """
@@ -113,7 +113,7 @@ class Guard:
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Return batches whose errors to limit, from one decode to the maximum of running requests.
+    """Return batches whose errors a fit limits, for 1 to the maximum number of decodes.
 
     Contexts are 0.5, 1.25 and 3 times a prompt's length. Each number of decodes occurs without a
     prompt, with one prompt, which is cut to the token budget, and with up to ``MOST_PROMPTS`` whole

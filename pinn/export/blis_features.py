@@ -18,7 +18,7 @@ from pinn.simulator import run, state
 # Expert dispatch is computed as in BLIS's default back end; other back ends multiply the term by
 # top-k.
 
-#: Name of a basis function -> unit of its coefficient, in the order of ``--beta-coeffs``.
+#: Units of the coefficients of basis functions, by function, in the order of ``--beta-coeffs``.
 BASIS: dict[str, str] = {
     "prefill_compute": "1",
     "decode_compute": "1",
@@ -66,7 +66,7 @@ class BlisSums:
         return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
 
     def scaled(self, factor: float) -> BlisSums:
-        """Return the sums for ``factor`` equal batches together, such as those of all replicas."""
+        """Multiply the sums by ``factor``, for example to add up equal replicas."""
         return BlisSums(*(factor * values for values in vars(self).values()))
 
 
@@ -91,7 +91,7 @@ def _times(mean: Counts, own: Counts) -> Counts:
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
-    """Return the values of BLIS's basis functions X for batches, in microseconds.
+    """Return the values X of BLIS's basis functions for batches, in microseconds.
 
     Args:
         m: Numbers by which BLIS describes the deployment's model and GPU.
@@ -180,7 +180,7 @@ class Timed:
 
     @property
     def relative(self) -> Float[np.ndarray, "batches basis"]:
-        """Return features divided by step times: exact coefficients give a product of 1."""
+        """Divide features by step times; their product with exact coefficients is 1."""
         return self.features / self.step_us[:, None]
 
     def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
@@ -272,7 +272,7 @@ def least_deviations(
     weights: Sequence[float],
     least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:
-    """Return coefficients for which |row . coefficients - 1| exceeds limits as little as possible.
+    """Return coefficients that exceed limits of |row . coefficients - 1| as little as possible.
 
     Args:
         limited: Tuples of rows, the allowed distance of row . coefficients from 1, and an index per
@@ -303,11 +303,12 @@ def least_deviations(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return rows for sums of step times: all batches, weighted by requests, and with prompts.
+    """Return rows whose products with coefficients are sums of step times.
 
-    Each row is divided by the surrogate's sum, so that row . coefficients is 1 for an exact fit.
-    Stalled batches, which take far longer than a least-squares fit predicts, are omitted unless all
-    batches are stalled.
+    The sums are over all batches, over all batches weighted by requests, and over batches with
+    prompts. Each row is divided by the surrogate's sum, so that row . coefficients is 1 for an
+    exact fit. Stalled batches, which take far longer than a least-squares fit predicts, are omitted
+    unless all batches are stalled.
     """
     q, r = np.linalg.qr(rows)
     squares, _ = nnls(r, q.sum(0))

@@ -76,7 +76,7 @@ def folder_name(configured: Configured, row: int) -> str:
 
 
 def file_name(text: str) -> str:
-    """Return a text without the characters that are unsafe in file names or in a shell."""
+    """Remove characters from a text that are unsafe in file names or in a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 

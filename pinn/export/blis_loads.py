@@ -178,7 +178,7 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
 
 
 def _steady_steps(steps: StepRecords) -> StepRecords:
-    """Return the steps from the first to the last step with a batch size in the top quarter.
+    """Return the steps between the first and the last batch size in the top quarter.
 
     Before and after these steps the batch fills or drains, unlike under a continuous load.
     """
@@ -188,7 +188,7 @@ def _steady_steps(steps: StepRecords) -> StepRecords:
 
 
 def _most_prompts(steps: StepRecords) -> int:
-    """Return the 99th percentile of prompts per step with prompts, at most ``MOST_PROMPTS``."""
+    """Return the 99th percentile of prompts in steps with prompts, at most ``MOST_PROMPTS``."""
     prompts = steps.sums.prefill_requests
     if not prompts.any():
         return 1
@@ -198,7 +198,7 @@ def _most_prompts(steps: StepRecords) -> int:
 
 
 def is_overloaded(run: Run) -> bool:
-    """Return whether too many requests wait for a place in the batch, or are preempted."""
+    """Return whether too many requests wait for a place in the batch or are preempted."""
     wait_s = run.requests.scheduled_s - run.requests.queued_s
     waited = wait_s > run.steps["duration_s"].mean()
     return float((waited | (run.requests.preemptions > 0)).mean()) > WAITING
@@ -218,7 +218,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the relative increase of step time if decodes did not share cached prompts."""
+    """Return by how much steps would take longer if decodes did not share cached prompts."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)
@@ -241,5 +241,5 @@ def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
 
 
 def evenly(values: Float[np.ndarray, " values"], count: int) -> Int[np.ndarray, " kept"]:
-    """Return up to ``count`` indices into ``values``, evenly spaced from the first to the last."""
+    """Return up to ``count`` indices, evenly spaced from the first value to the last."""
     return np.linspace(0, len(values) - 1, min(count, len(values))).astype(int)

@@ -216,12 +216,12 @@ def _experts(m: BlisModel) -> dict[str, int]:
 
 
 def blis_gpu_name(gpu: GpuSpec) -> str:
-    """Return the GPU's name for ``--hardware``: BLIS's own if there is one, else the catalog's."""
+    """Return a GPU's name for BLIS's ``--hardware``: BLIS's own, or else the catalog's."""
     return next((name for name in _BLIS_GPUS if name in gpu_aliases(gpu)), gpu.name)
 
 
 def blis_hardware(gpu: GpuSpec) -> dict[str, Mapping[str, float]]:
-    """Return the content of BLIS's ``--hardware-config``: GPU name without spaces -> rates."""
+    """Return the content of BLIS's ``--hardware-config``: rates by GPU name without spaces."""
     names = [name for name in (gpu.name, *gpu_aliases(gpu)) if " " not in name]
     return {name: hardware_entry(gpu) for name in names}
 
@@ -264,7 +264,7 @@ def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
 
 
 def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
-    """Return flag -> value of BLIS's options for a deployment, except options that name files.
+    """Return BLIS's options for a deployment and their values, except options that name files.
 
     BLIS simulates all data-parallel replicas of a MoE model as one engine with the requests and
     tokens of all replicas.

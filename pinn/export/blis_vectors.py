@@ -75,13 +75,13 @@ class BlisVector(Seen):
         projection: Fitted beta, with its step time errors on held-out batches.
         taken: Minimum and maximum number of decodes for which ``run.sh`` uses the vector, alone or
             interpolated with that of an adjacent load.
-        kinds: Type of step -> its batch with the largest error in the range ``taken``.
-        prompt_us: Microseconds that one more prompt token adds to a step with ``decodes`` decodes,
-            over all replicas.
-        arrival_prompt_us: Microseconds that a prompt token, cached or not, adds to a request before
-            it is queued.
+        kinds: Batch with the largest error in the range ``taken``, by type of step.
+        prompt_us: Time in microseconds that one more prompt token adds to a step with ``decodes``
+            decodes, over all replicas.
+        arrival_prompt_us: Time in microseconds that a prompt token, cached or not, adds to a
+            request before it is queued.
         replicas: Number of data-parallel replicas, which BLIS treats as one engine.
-        step_errors: Name of a load -> median absolute relative step time error of BLIS with this
+        step_errors: Median absolute relative step time error of BLIS, by name of a load, with this
             vector.
         first_token_errors: Name of a load -> (``alpha[0]`` - delay of that load) / its median TTFT.
     """
@@ -198,7 +198,7 @@ def _vector(
 def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
-    """Return batches whose errors a fit limits: without prompts, with one, and with several."""
+    """Return batches whose errors a fit limits: with no prompt, one prompt, several prompts."""
     # One line cannot fit all batches of a MoE model, since its step times are too curved, so only
     # batches in and just above the range are used. Random arrivals may exceed the range, and the
     # vector with the fewest decodes also serves single requests.
@@ -218,7 +218,7 @@ def _guards(
 
 
 def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, WorstBatch]:
-    """Return type of step -> batch of this type with the largest step time error.
+    """Return, by type of step, the batch with the largest step time error.
 
     Args:
         asked: Batches with the numbers of decodes for which ``run.sh`` uses the vector.
@@ -237,7 +237,7 @@ def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, Wo
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """Return the simulations of all loads as one, with an equal number of batches per load."""
+    """Merge the simulations of all loads, with an equal number of batches per load."""
     count = min(len(one.batches.step_us) for one in seen)
     kept = [one.batches[evenly(one.batches.step_us, count)] for one in seen]
     batches = blis_features.Timed(
@@ -254,5 +254,5 @@ def _together(seen: Sequence[Seen]) -> Seen:
 
 
 def worst_taken(vectors: Sequence[BlisVector]) -> BlisVector:
-    """Return the worst vector, by its largest error, of those that ``run.sh`` picks by default."""
+    """Return the vector with the largest error among those that ``run.sh`` uses by default."""
     return max((v for v in vectors if is_standard(v.load)), key=lambda v: abs(v.worst.error))

@@ -194,7 +194,7 @@ def coefficient_table(
 
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
-    """Return deployments with distinct coefficients, and for each row an index into them."""
+    """Return deployments with distinct coefficients, and each row's index among them."""
     kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:

@@ -131,7 +131,7 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
 
 
 def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarray:
-    """Return the indices of the configurations to which a coefficient file applies."""
+    """Return the rows of the configurations to which a coefficient file applies."""
     reasons, rows = [], []
     for row, deployment in enumerate(configured.deployments):
         try:

@@ -29,15 +29,15 @@ WORKLOAD: JsonObject = {
     "prompt": {"tokens": 600, "tokens_stdev": 150, "tokens_min": 20, "tokens_max": 1200},
     "output": {"tokens": 250, "tokens_stdev": 60, "tokens_min": 20, "tokens_max": 500},
 }
-#: GPU -> name of its file in BLIS's hardware catalog.
+#: Names of files in BLIS's hardware catalog, by GPU.
 CHIPS = {
     "A100-SXM-80GB": "a100-sxm", "A100-PCIe-80GB": "a100-80", "H100-SXM": "h100",
     "H200-SXM": "h200", "B200-SXM": "b200", "B300-SXM": "b300", "GB200": "gb200-nvl72",
     "GB300": "gb300", "L40S": "l40s",
 }  # fmt: skip
-#: Number format of weights -> the latency kernel's name for matrix products in this format.
+#: The latency kernel's names for matrix products, by number format of the weights.
 _FORMATS = {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "nvfp4": "nvfp4"}
-#: The latency kernel's name for matrix products -> number format of the GPU's peak FLOP/s.
+#: Number format of the GPU's peak FLOP/s, by the latency kernel's name for matrix products.
 _PEAKS = {"bf16": "bf16", "fp8": "fp8", "nvfp4": "fp4"}
 _OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
 _GPUS_PER_NODE = 8
@@ -198,7 +198,7 @@ def _add_step(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None
 
 
 def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
-    """Add the host times of a request, except its time per output token, which overlaps steps."""
+    """Add the host's times per request, except the time per token, which overlaps steps."""
     alpha = dict(zip(REQUEST_FEATURES, (latency.alpha / MICROSECOND).tolist(), strict=True))
     phases = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token")
     once = sum(alpha[f"{phase}.constant"] for phase in phases)

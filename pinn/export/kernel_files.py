@@ -38,8 +38,8 @@ class KernelErrors:
     """Relative errors of the step times of BLIS's latency kernel against the surrogate's.
 
     Attributes:
-        kinds: Type of step -> relative error, law / surrogate - 1, of each batch of this type,
-            where the law is the latency kernel's formula.
+        kinds: Relative error, law / surrogate - 1, of each batch, by type of step, where the law is
+            the latency kernel's formula.
     """
 
     kinds: dict[str, Seconds]
@@ -163,7 +163,7 @@ def _digest(configured: Configured) -> str:
 
 
 def _range(deployment: Deployment) -> str:
-    """Return, as text, the ranges of prompts, decodes and lengths of the fitted batches."""
+    """Return the ranges of prompts, decodes and lengths of the fitted batches, as text."""
     recipe, longest = deployment.recipe, max_model_len(deployment)
     return (
         f"0 to {MOST_PROMPTS} prompts of {SHORTEST_PROMPT} to {longest} tokens, with at most "
@@ -185,7 +185,7 @@ def _yaml(*found: JsonObject) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML writer that repeats equal values instead of referring to the first one by an anchor."""
+    """YAML writer without anchors, which repeats equal values."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         """Return True for every value, so that equal values are written out each time."""

@@ -126,7 +126,7 @@ class _Fitted:
 
 
 def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float, np.ndarray]:
-    """Return the value of the minimized objective and the coefficients of a fit to batches.
+    """Fit coefficients to batches, and return the minimized objective with them.
 
     Each round solves a linear program on few batches, among them those with the largest errors of
     earlier rounds.
@@ -155,7 +155,7 @@ def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float,
 def errors_by_kind(
     latency: LinearLatency, law: KernelLaw, seed: int = _REPORT
 ) -> dict[str, Seconds]:
-    """Return type of step -> relative step time errors of the law on held-out random batches.
+    """Return the law's relative step time errors on held-out random batches, by type of step.
 
     Types of steps are ``decodes alone``, ``one prompt`` and ``more prompts``.
     """

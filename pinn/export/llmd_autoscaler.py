@@ -32,7 +32,7 @@ class Line:
 
     Attributes:
         constant_ms: Time in milliseconds at which the line's variable is 0.
-        slope_ms: Milliseconds per unit of the line's variable.
+        slope_ms: Time in milliseconds per unit of the line's variable.
         median_error: Median absolute relative error over the batches (0.01 for 1 %).
         worst_error: Maximum relative error, line / surrogate - 1.
         worst_at: Batch with the maximum error, described as text.
@@ -168,7 +168,7 @@ def _spread(low: int, high: int, count: int) -> list[int]:
 
 
 def _prefill_s(latency: LinearLatency, prompts: int, tokens: int) -> float:
-    """Return the seconds of all steps that compute ``prompts`` prompts of ``tokens`` tokens."""
+    """Return the total time in seconds of computing ``prompts`` prompts of ``tokens`` tokens."""
     budget = latency.deployment.recipe.token_budget
     if prompts * tokens <= budget:
         return latency.step_time(Batch.prefill(prompts, tokens))

@@ -160,7 +160,7 @@ def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Nois
 
 
 def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
-    """Return the coefficients in the file named ``source``; None without a file or posterior."""
+    """Return the calibrated coefficients in the file ``source``; None without a posterior."""
     for path in files:
         if path.name == source:
             found = read_coefficient_set(path)
@@ -181,6 +181,6 @@ def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str
 
 
 def _ranges(entries: pd.DataFrame) -> dict[str, list[float]]:
-    """Return each numeric field of training entries with its minimum and maximum."""
+    """Return the minimum and maximum of each numeric field of training entries."""
     numbers = entries.select_dtypes("number")
     return {str(name): [float(of.min()), float(of.max())] for name, of in numbers.items()}

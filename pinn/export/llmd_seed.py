@@ -110,7 +110,7 @@ def _load(
 
 
 def _geometric(low: float, high: float, place: float) -> float:
-    """Return the value at a fraction ``place`` from ``low`` to ``high`` on a log scale."""
+    """Return the value at a fraction ``place`` of the log scale from ``low`` to ``high``."""
     return low * max(high / low, 1.0) ** place
 
 
@@ -156,7 +156,7 @@ def _steady_rates(
 def _shared_prompts(
     prompts: Int[np.ndarray, " n"], share: float, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return the earlier request whose prefix each request repeats, and the prefix's length.
+    """Return which earlier request's prefix each request repeats, and the prefix's length.
 
     Requests are given as indices, lengths in tokens. A random ``share`` of the requests repeats a
     prefix; for all others the index is -1 and the length 0.
@@ -191,7 +191,7 @@ class _Since:
         return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))
 
     def at(self, moments: np.ndarray) -> np.ndarray:
-        """Return the sums over requests whose event is earlier than each of the given moments."""
+        """Return the sums over requests whose event is before each of the given moments."""
         return self.sums[np.searchsorted(self.moments, moments, side="left")]
 
 
@@ -303,7 +303,7 @@ def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
 def _amid_output(
     run: Run, chosen: Int[np.ndarray, " n"], share: Float[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return states of requests that have generated a share of their outputs.
+    """Return the states of requests at the time when a share of their output is generated.
 
     The states are: tokens generated so far, time in seconds, and mean ITL of the remaining tokens
     in seconds. The tokens of an output are assumed to be evenly spread over the steps from its
@@ -330,7 +330,7 @@ def _amid_output(
 def _table(
     run: Run, chosen: np.ndarray, moments: np.ndarray, tokens: np.ndarray, *seconds: object
 ) -> pd.DataFrame:
-    """Return training entries of chosen requests at given moments, with TTFT and TPOT.
+    """Return training entries of chosen requests at given moments, with their latencies.
 
     ``seconds`` are the TTFT and the TPOT of the requests.
     """

@@ -58,7 +58,7 @@ class StepTime(nn.Module):
 
 
 class NamedCoefficients(nn.Module):
-    """Network that returns its outputs in the order of the ONNX graph's output names."""
+    """Network whose outputs have the order of the ONNX graph's output names."""
 
     def __init__(self, network: CoefficientNetwork) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def export_onnx(checkpoint: Checkpoint, provenance: dict[str, Any], folder: Path
 
 
 def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str, str]:
-    """Return the metadata of both graphs as key -> text; every text except the format is JSON."""
+    """Return both graphs' metadata by key; every value except ``format`` is JSON."""
     scale = vars(checkpoint.network.input_scale)
     facts = {
         "version": FORMAT_VERSION,
@@ -143,7 +143,7 @@ def _write(
 
 
 def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
-    """Add graph inputs that the network does not use, so that all exports have equal inputs."""
+    """Add inputs that the network does not use to a graph, so that all exports have the same."""
     found = {entry.name for entry in model.graph.input}
     for name, width in widths.items():
         if name not in found:

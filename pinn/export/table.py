@@ -78,7 +78,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 
 
 def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
-    """Return other names of a row's model: the name that the user gave, and aliases.
+    """Return the other names of a row's model: the user's name and aliases.
 
     Only aliases with equal default sampling settings are included.
     """

@@ -30,7 +30,7 @@ LINK_SHARE = 12.0 / 16.0
 
 
 def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray, "..."]:
-    """Return the seconds of one ring all-reduce of ``bytes_`` bytes per GPU over ``ranks`` GPUs."""
+    """Return a ring all-reduce's time in seconds for ``bytes_`` bytes per GPU on ``ranks`` GPUs."""
     moved = 2 * (ranks - 1) / ranks * bytes_ / (LINK_SHARE * gpu.link_bandwidth_bytes_per_s)
     times = [launch + 2 * (ranks - 1) * hop + moved / w for launch, hop, w in PROTOCOLS.values()]
     return np.minimum(*times)
@@ -49,7 +49,7 @@ _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 
 
 def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return the seconds at sizes ``at`` from a curve of measured ``seconds`` at sizes ``bytes_``.
+    """Return times in seconds at sizes ``at``, from a curve measured at sizes ``bytes_``.
 
     Between measured sizes, times are interpolated linearly in the logarithms. Below them the time
     is constant, and above them it is proportional to the size.
@@ -66,7 +66,7 @@ class AllReduce:
 
     Attributes:
         curves: Measured seconds at message sizes ``SIZES_BYTES``, by GPU and number of ranks.
-        pools: Mean seconds of all measured GPUs at link times ``_LINK_SECONDS`` (bytes /
+        pools: Mean times in seconds of all measured GPUs at link times ``_LINK_SECONDS`` (bytes /
             bandwidth), by link type (``nvlink`` or ``pcie``) and number of ranks.
     """
 
@@ -90,7 +90,7 @@ class AllReduce:
         return AllReduce(curves, {k: np.exp(np.mean(v, axis=0)) for k, v in logs.items()})
 
     def seconds(self, gpu: object, ranks: object, bytes_: object) -> Float[np.ndarray, "..."]:
-        """Return the seconds of one all-reduce; 0 for a single rank or no bytes.
+        """Return the time in seconds of one all-reduce; 0 for a single rank or no bytes.
 
         Args:
             gpu: GPU as a ``GpuSpec``, or one GPU per row as a ``Coded``; all arguments broadcast

@@ -32,10 +32,10 @@ from pinn.specs.model import (
 from pinn.specs.precision import ACTIVATION_BYTES, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
-# Description of a part of a step: its kernels, their runs per step, and their sizes.
+# Parts of a step: the kernels of each part, their runs per step, and their sizes.
 
 Seconds = Float[np.ndarray, " n"]
-#: Seconds of each kernel call in each step, ``[calls, steps]``.
+#: Time in seconds of each kernel call in each step, ``[calls, steps]``.
 Times = Float[np.ndarray, "calls n"]
 #: A value per kernel call, as a column that broadcasts against the calls' times.
 Column = Real[np.ndarray, "..."]
@@ -70,8 +70,8 @@ class Kernels:
 
     Attributes:
         calls: Function of a deployment and its batches that yields the kernel calls of its steps.
-        seconds: Function of surrogates, GPUs, number formats and sizes that returns the seconds of
-            each call.
+        seconds: Function of surrogates, GPUs, number formats and sizes that returns the time in
+            seconds of each call.
         sizes: Names of the first sizes of a call, as in the tables of measured kernels; empty for
             unmeasured kernels.
         operator: Name of the kernel type whose surrogate was fitted to measured kernels; empty for
@@ -85,7 +85,7 @@ class Kernels:
 
 
 def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *sizes: Column) -> Times:
-    """Return the seconds of all calls, computed with one GPU, format and set of sizes at a time."""
+    """Return the time of each call in seconds; calls are grouped by GPU, format and sizes."""
     calls = zip(gpu.ids[:, 0], form.ids[:, 0], *np.broadcast_arrays(*sizes), strict=True)
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
 
@@ -117,7 +117,7 @@ def quantization_seconds(
 def without_quantization(
     seconds: Float[np.ndarray, "*n"], scaling: Float[np.ndarray, "*n"]
 ) -> Float[np.ndarray, "*n"]:
-    """Return the seconds of an fp8 matrix product without the quantization of its inputs.
+    """Return the time in seconds of an fp8 matrix product without the quantization of its inputs.
 
     With static scales, a product needs no quantization of its own: the kernel before it writes its
     inputs in fp8. ``scaling`` has the seconds of the quantization.
@@ -133,29 +133,29 @@ def without_quantization(
 # their overheads are fitted to measured servers. The sampler is included: it was not measured in
 # steps, but the bytes that its kernels read and write are known.
 
-#: Seconds per layer to select experts and sort tokens, for expert kernels whose measured time does
-#: not include the selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell) include
-#: the selection. Two small kernels of about 2 us each are assumed.
+#: Time in seconds per layer to select experts and sort tokens, for expert kernels whose measured
+#: time does not include the selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell)
+#: include the selection. Two small kernels of about 2 us each are assumed.
 ROUTING_SECONDS = 4e-6
 MONOLITHIC = ("mxfp4", "mxfp4_mxfp8")
-#: Seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width q/k norm.
-#: Three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of about 2 us
-#: each are assumed. From their time, 3 us are subtracted, because the feature ``parallel_layer``
-#: already adds 3 us to every layer with all-reduces.
+#: Time in seconds of statistics, scaling and casts in fp32 around the all-reduce of a full-width
+#: q/k norm. Three small kernels (vllm/model_executor/layers/mamba/linear_attn.py: forward_qk) of
+#: about 2 us each are assumed. From their time, 3 us are subtracted, because the feature
+#: ``parallel_layer`` already adds 3 us to every layer with all-reduces.
 NORM_SECONDS = 3e-6
 
 
 def compose(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> Float[np.ndarray, "n parts"]:
-    """Return the seconds of each part (such as experts) of ``n`` steps, summed over all layers."""
+    """Return the time in seconds of each part (such as experts) of ``n`` steps, over all layers."""
     return compose_many(kernels, [deployment], [batches])[0]
 
 
 def compose_many(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n parts"]:
-    """Return the seconds of each part (such as experts) of ``n`` steps of ``m`` deployments.
+    """Return the time in seconds of each part (such as experts) of ``n`` steps per deployment.
 
     All calls of one kernel type are evaluated together, so that thousands of deployments take
     seconds.
@@ -180,7 +180,7 @@ def compose_many(
 def _times(
     kernels: KernelSurrogates, kind: Kernels, gpus: list[GpuSpec], calls: list[Call], width: int
 ) -> Times:
-    """Return the seconds of each call in each step, multiplied by its number of runs."""
+    """Return the time in seconds of each call in each step, multiplied by its number of runs."""
 
     def rows(values: Sequence[Any]) -> Float[np.ndarray, "calls n_or_1"]:
         found = np.empty((len(values), width if any(map(np.ndim, values)) else 1))
@@ -213,7 +213,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _products(
     kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
 ) -> Times:
-    """Return the seconds of matrix products; with static scales, without quantizing activations."""
+    """Return the time of matrix products in seconds; static scales save quantizing activations."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
@@ -327,7 +327,7 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
-    """Return the seconds of vLLM's all-reduce, less the time that another engine's kernel saves.
+    """Return vLLM's all-reduce time in seconds, less the time that another engine's kernel saves.
 
     All-reduces that are fused with a norm have the time of the fused kernel.
     """
@@ -391,8 +391,8 @@ class Phase:
         operators: Kernel types by type of recurrent layer; for DeepSeek-V4, by number of tokens per
             compressed key. DeepSeek-V4's layers with only a window (key 0) were not measured. They
             have the times of the attention with the fewest keys.
-        datasheet: Function that returns the seconds of a recurrent layer or attention at the GPU's
-            memory bandwidth and peak FLOP/s.
+        datasheet: Function that returns the time in seconds of a recurrent layer or attention at
+            the GPU's memory bandwidth and peak FLOP/s.
     """
 
     rows: Callable[[UniformBatches], tuple[object, object, object]]
@@ -484,7 +484,7 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Return the roofline seconds of one layer's attention or recurrence, without draft tokens."""
+    """Return a layer's roofline time of attention or recurrence, in seconds; no draft tokens."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
@@ -515,7 +515,7 @@ def mixer_kernels(phase: Phase) -> tuple[Kernels, ...]:
 def _fitted_seconds(
     names: Sequence[str], kernels: KernelSurrogates, gpu: Coded, operator: Coded, *sizes: Column
 ) -> Times:
-    """Return the seconds of calls: fitted or, without a fit, the roofline time (the last size)."""
+    """Return the fitted time of calls in seconds or, without a fit, their roofline (last size)."""
 
     def seconds(chip: GpuSpec, name: str, *call: Column) -> Seconds:
         *known, datasheet = call

@@ -103,7 +103,7 @@ def kernel_seconds(
     ranks: EncoderRanks,
     items: EncodedItems,
 ) -> float:
-    """Return the seconds of an encoder's matrix products, attention and communication.
+    """Return the time in seconds of an encoder's matrix products, attention and communication.
 
     Args:
         kernels: Fitted kernel surrogates.

@@ -31,7 +31,7 @@ class KernelUse:
             kernel's type.
         sizes: Sizes of the kernel, by name.
         count: Number of runs per step.
-        seconds: Seconds of one run.
+        seconds: Time of one run in seconds.
         nearest: Nearest measured kernel; None if no comparable kernel was measured.
     """
 
@@ -44,7 +44,7 @@ class KernelUse:
 
     @property
     def total_seconds(self) -> float:
-        """Return the seconds of all runs of the kernel in one step."""
+        """Return the time in seconds of all runs of the kernel in one step."""
         return self.count * self.seconds
 
 

@@ -89,7 +89,7 @@ class LatentCore:
         return LatentCore(found)
 
     def seconds(self, gpu: GpuSpec, form: str, *sizes: Numbers) -> Times:
-        """Return the seconds of decode attention beyond a launch. Arguments broadcast.
+        """Return the time in seconds of decode attention beyond a launch. Arguments broadcast.
 
         The result is at least the roofline lower bound.
 
@@ -121,7 +121,7 @@ _LAUNCH_SECONDS = 1e-5
 
 
 def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
-    """Return the seconds to move queries, keys, values and outputs once, and those to multiply."""
+    """Return the times in seconds to move queries, keys, values and outputs, and to multiply."""
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
 
@@ -147,7 +147,7 @@ class LatentPrefill:
             rows: Measured modules (attention with projections), with the columns of
                 ``LATENT_PREFILL_LAYOUT``.
             gpus: Datasheets by the names in the rows.
-            products: Function that returns the seconds of matrix products, such as
+            products: Function that returns the time in seconds of matrix products, such as
                 ``OperatorSurrogate.seconds``.
         """
         if len(rows) == 0:
@@ -167,7 +167,7 @@ class LatentPrefill:
         return LatentPrefill({(chip,): np.array([moving, w[3]]) for chip, w in fitted.items()})
 
     def seconds(self, gpu: object, *sizes: Numbers) -> Times:
-        """Return the seconds of prefill attention beyond a launch. Arguments broadcast.
+        """Return the time in seconds of prefill attention beyond a launch. Arguments broadcast.
 
         The result is at least the roofline lower bound.
 

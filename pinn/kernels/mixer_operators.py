@@ -245,7 +245,7 @@ def streams(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return the seconds to move all bytes, and those beyond one and beyond four L2 cache sizes."""
+    """Return the times in seconds to move all bytes, and those beyond one and four L2 caches."""
     left = (np.maximum(moved - times * gpu["l2"], 0.0) for times in (0, 1, 4))
     return [each / gpu["bandwidth"] for each in left]
 
@@ -321,7 +321,7 @@ class MixerOperator:
 
 
 def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Products) -> Seconds:
-    """Return the seconds of the matrix products in the measured attention, for each row's heads."""
+    """Return the time in seconds of the matrix products that were measured with the attention."""
     model, tokens = load_model(_FLASH), (rows["batch_size"] * rows["isl"]).to_numpy(np.float64)
     mixers = (group.attention for group in model.layer_groups)
     mixer = next(m for m in mixers if isinstance(m, CompressedAttentionSpec) and m.ratio == ratio)
@@ -335,7 +335,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the seconds to move residual streams, which a step counts with its small kernels."""
+    """Return the time to move residual streams in seconds; a step counts it with small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -501,7 +501,7 @@ class MixerFits:
         Args:
             tables: Rows of each kernel type, as ``read_mixer_kernels`` returns them.
             gpus: Datasheets by the names in the rows.
-            products: Function that returns the seconds of matrix products, such as
+            products: Function that returns the time in seconds of matrix products, such as
                 ``OperatorSurrogate.seconds``.
         """
         found = {}
@@ -522,7 +522,7 @@ class MixerFits:
     def seconds(
         self, operator: str, gpu: GpuSpec, sizes: Mapping[str, Float[np.ndarray, " n"]]
     ) -> Float[np.ndarray, " n"] | None:
-        """Return the seconds of a kernel type on a GPU; None if it was fitted on no GPU.
+        """Return the time in seconds of a kernel type on a GPU; None if it was fitted on no GPU.
 
         Args:
             operator: Name of a kernel type in ``timed_operators``, or of one that was never

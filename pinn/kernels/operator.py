@@ -315,7 +315,7 @@ class Operator(ABC):
         )
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the seconds that the network corrects: max(memory, compute) plus a launch."""
+        """Return the time that the network corrects, in s: max(memory, compute) plus a launch."""
         read, activations, compute = self.times(hw, sizes)
         return np.maximum(read + activations, compute) + self.launch_seconds
 

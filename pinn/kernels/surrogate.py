@@ -70,7 +70,8 @@ def fit_terms(
     return solution
 
 
-#: Function of (GPU, format, rows, columns, depth) that returns the seconds of a matrix product.
+#: Function of (GPU, format, rows, columns, depth) that returns the time in seconds of a matrix
+#: product.
 Products = Callable[..., Rows]
 
 
@@ -80,13 +81,13 @@ def multiplied_seconds(
     matmuls: Callable[[int], Iterable[MatMul]],
     products: Products,
 ) -> Rows:
-    """Return the seconds of the matrix products (projections) around each row's attention.
+    """Return the time in seconds of the matrix products (projections) around each row's attention.
 
     Args:
         heads: Number of heads on this rank, per row.
         tokens: Number of tokens (rows of each matrix product), per row.
         matmuls: Function of a number of heads that returns a rank's matrix products.
-        products: Function that returns the seconds of a matrix product on one GPU.
+        products: Function that returns the time in seconds of a matrix product on one GPU.
     """
     found = np.zeros(len(tokens))
     for local in np.unique(heads):
@@ -207,7 +208,7 @@ class OperatorSurrogate:
     def direct_log_seconds(
         self, names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes, at_once: int = 1 << 16
     ) -> Rows:
-        """Return the log of predicted seconds of rows, before it is made monotone on the lattice.
+        """Return the log of the predicted time of rows, before it is made monotone on the lattice.
 
         Rounding depends on the number of rows that are computed at once. Computing one lattice at a
         time makes a prediction independent of other predictions.
@@ -219,7 +220,7 @@ class OperatorSurrogate:
         return log_time
 
     def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
-        """Return predicted seconds of measured rows, under the conditions of the measurement.
+        """Return the predicted time of measured rows, in s, under the measurement's conditions.
 
         Predictions of experts assume random routing, measurements had balanced routing. For such
         kernel types, the network is evaluated directly under the conditions of the measurement.
@@ -233,7 +234,7 @@ class OperatorSurrogate:
         return self.seconds(chips, Coded(hw.format_names, hw.format_ids), *sizes.values())
 
     def seconds(self, gpu: object, form: object, *sizes: object) -> Float[np.ndarray, "..."]:
-        """Return the seconds of kernels; all arguments broadcast together.
+        """Return the time in seconds of kernels; all arguments broadcast together.
 
         Formats without separate kernels are computed as weight-only (16-bit math). fp8_block and
         int8 have the times of fp8.
@@ -397,7 +398,7 @@ class OtherExperts:
     def extra_seconds(
         self, gpu: GpuSpec, form: str, kernels: str, *sizes: object
     ) -> Float[np.ndarray, "..."]:
-        """Return the seconds beyond the engine's default expert kernels, for sizes of ``Moe``."""
+        """Return the extra time of other expert kernels than the engine's default, in seconds."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
         pooled = self.weights.get(("*", kernels, form))
         weights = self.weights.get((gpu.name, kernels, form), pooled)

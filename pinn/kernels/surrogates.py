@@ -40,7 +40,7 @@ _KEYS = {
     for part, kind in _FITS.items()
 }
 
-#: Seconds of kernel calls, of any shape.
+#: Times in seconds of kernel calls, of any shape.
 Seconds = Float[np.ndarray, "..."]
 
 
@@ -144,7 +144,7 @@ class KernelSurrogates:
     def other_experts_seconds(
         self, gpu: GpuSpec, precision: str, kernels: str, *sizes: Numbers
     ) -> Seconds:
-        """Return the seconds of experts with CUTLASS or TRITON kernels, for sizes of ``Moe``."""
+        """Return the time of experts with CUTLASS or TRITON kernels, in s; sizes as in ``Moe``."""
         own = self.moe.seconds(gpu, precision, *sizes)
         more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)
@@ -152,7 +152,7 @@ class KernelSurrogates:
     def latent_decode_attention_seconds(
         self, gpu: GpuSpec, kv_precision: str, *sizes: Numbers
     ) -> Seconds:
-        """Return the seconds of MLA's decode attention over compressed keys, without projections.
+        """Return the time of MLA's decode attention in seconds, without projections.
 
         Args:
             gpu: GPU of the kernel.
@@ -168,7 +168,7 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def latent_prefill_attention_seconds(self, gpu: object, *sizes: Numbers) -> Seconds:
-        """Return the seconds of MLA's prefill attention, whose keys and values have 16 bits.
+        """Return the time of MLA's prefill attention in seconds; its keys and values have 16 bits.
 
         The time is one launch of ordinary attention, plus a time that grows with operands and FLOP.
         The expansion of keys and values, also of cached tokens, is counted with the matrix

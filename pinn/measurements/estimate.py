@@ -52,7 +52,7 @@ class Gaussian:
 
     @property
     def free(self) -> Bool[np.ndarray, " parameters"]:
-        """Return whether each parameter has a prior variance, so that it can change."""
+        """Return whether each parameter can change: it has a prior variance."""
         return np.diag(self.covariance) > 0
 
     @property
@@ -94,7 +94,7 @@ class LinearRows:
 
 
 def huber_deviation(error: Rows, deviation: Rows | float, delta: float) -> Rows:
-    """Return deviations for which least squares equals Huber's loss, linear above ``delta``."""
+    """Return deviations for which least squares equals Huber's loss with threshold ``delta``."""
     return deviation * np.sqrt(np.maximum(np.abs(error) / delta, 1.0))
 
 
@@ -160,7 +160,7 @@ def most_probable(problem: Problem, start: Vector, steps: int = 1) -> Vector:
 
 
 def _descending(misfit: Callable[[Vector], float], at: Vector, step: Vector) -> Vector:
-    """Return a step from parameters ``at``, halved until it does not increase the misfit."""
+    """Return a step from parameters ``at``, halved until the misfit does not increase."""
     value, share = misfit(at), 1.0
     while share > _SHORTEST:
         if misfit(at + share * step) <= value:
@@ -216,7 +216,7 @@ class Simulation(Protocol[R]):
         ...
 
     def misfit(self, rows: R, at: Vector) -> float:
-        """Return the misfit of parameters ``at``, whose simulation has the metrics ``rows``."""
+        """Return the misfit of parameters ``at``, from the metrics ``rows`` of their simulation."""
         ...
 
 

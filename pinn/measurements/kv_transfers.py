@@ -31,7 +31,7 @@ _KIND = "KV events, or a metrics page"
 #: Names of GPU memory in KV events.
 _GPU = ("gpu", "device")
 _BEGINS, _ENDS, _COMMITS = "TransferInitiated", "TransferCompleted", "CacheStoreCommitted"
-#: Direction -> names of its series on a metrics page: bytes, seconds, number of transfers.
+#: Names of series on a metrics page, by direction: bytes, seconds, number of transfers.
 _SERIES = {
     way: (f"kv_offload_{way}_bytes_total", f"kv_offload_{way}_time_total",
           f"kv_offload_{way}_size_count")
@@ -156,7 +156,7 @@ def _events(line: str, refused: Counter[str]) -> list[tuple[float, list[Any]]]:
 
 
 def _on_the_link(transfers: Sequence[_Transfer]) -> Float[np.ndarray, " transfers"]:
-    """Return the seconds in which each transfer occupies the link; transfers follow each other."""
+    """Return the time in seconds that each of the consecutive transfers occupies the link."""
     seconds, free_s = np.zeros(len(transfers)), -np.inf
     for i in np.argsort([each.end_s for each in transfers], kind="stable"):
         each = transfers[i]
@@ -187,7 +187,7 @@ def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
 
 
 def _sums(page: Page) -> dict[str, tuple[float, float, float]]:
-    """Return the sums on a metrics page: direction -> (bytes, seconds, number of transfers)."""
+    """Return a metrics page's sums of bytes, seconds and transfers, by direction."""
     found = {}
     for way, names in _SERIES.items():
         label = {"load": "CPU_to_GPU", "store": "GPU_to_CPU"}[way]

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pinn.common.files import read_rows
 
-#: Column type in ``schemas.csv`` for which Arrow has no name -> Arrow type.
+#: Arrow types of those column types in ``schemas.csv`` for which Arrow has no name.
 _TYPES = {"list": pa.list_(pa.int64()), "dictionary": pa.dictionary(pa.int8(), pa.string())}
 
 
@@ -23,5 +23,5 @@ def _read_schemas() -> dict[str, pa.Schema]:
     return {table: pa.schema(found) for table, found in columns.items()}
 
 
-#: Name of a table -> its Arrow schema.
+#: Arrow schemas of tables, by name of the table.
 SCHEMAS = _read_schemas()

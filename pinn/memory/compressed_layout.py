@@ -60,23 +60,23 @@ class CompressedLayout:
 
     @property
     def decode_blocks(self) -> int:
-        """Return the number of a decoding request's blocks that do not contain compressed keys."""
+        """Return a decoding request's number of blocks other than those of compressed keys."""
         return sum(kept.groups * kept.blocks(kept.window) for kept in self.kept)
 
     @property
     def window_share(self) -> int:
-        """Return the other groups' blocks that cover the tokens of one block of compressed keys."""
+        """Return the number of other groups' blocks with the tokens of a compressed keys' block."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return a prompt's maximum number of blocks without compressed keys."""
+        """Return the maximum number of a prompt's blocks other than those of compressed keys."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
         )
 
     def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
-        """Return a request's blocks as vLLM before 0.29 counts them: by the bytes of its pages.
+        """Return a request's blocks by bytes of its pages, as vLLM before 0.29 counts them.
 
         Source: kv_cache_utils.py, get_max_concurrency_for_kv_cache_config.
         """
@@ -141,7 +141,7 @@ def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
 
 
 def _layers(model: ModelSpec) -> dict[int, int]:
-    """Return the number of layers by compression ratio (tokens per key); key -1 has all layers."""
+    """Return the number of layers by compression ratio (tokens per key); -1 for all layers."""
     found = dict.fromkeys((-1, 0, *_SUM_BLOCKS), 0)
     for group in model.layer_groups:
         if isinstance(group.attention, CompressedAttentionSpec):
@@ -165,7 +165,7 @@ def _slot(page_bytes: int, slots: list[int]) -> int:
 
 
 def _repeats(counts: list[int], least: int) -> int:
-    """Return the largest number of layers per group with least padding (``_approximate_gcd``)."""
+    """Return the largest number of layers per group with minimum padding (``_approximate_gcd``)."""
 
     def padding(size: int) -> int:
         return sum(-count % size for count in counts)

@@ -80,8 +80,8 @@ class HostTier:
         skips_unknown: Whether chunks are never stored if their last token is still unknown when
             their step is scheduled.
         block_bytes: Bytes of a block on one GPU, which are transferred over this GPU's PCIe link.
-        block_s: Seconds to transfer a block over the link.
-        latency_s: Seconds of a transfer that do not depend on its size.
+        block_s: Time to transfer a block over the link, in seconds.
+        latency_s: Time of a transfer in seconds that does not depend on its size.
         hits: Number of insertions of a prefix tree's node after which it is stored; 0 if nodes are
             stored when the GPU evicts them.
         unified: Whether the prefix tree is SGLang's ``UnifiedRadixCache``.
@@ -104,7 +104,7 @@ class HostTier:
 
 
 def tier_block_bytes(layout: KvLayout) -> float:
-    """Return bytes per GPU of one block of every KV cache group; a tier transfers them together."""
+    """Return the bytes per GPU of one block of all KV cache groups, the unit of transfers."""
     return layout.block_bytes * (layout.full_groups + layout.window_groups)
 
 
@@ -178,7 +178,7 @@ def _native(
 def _block_s(
     deployment: Deployment, spec: EngineSpec, block_bytes: float, version: tuple[int, ...]
 ) -> float:
-    """Return the seconds to transfer a block: its bytes over the link, plus overhead per copy.
+    """Return the time to transfer a block in seconds: bytes over the link, and time per copy.
 
     From vLLM 0.31 on, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to
     0.22, all layers of a block are contiguous (OffloadingConnector.prefer_cross_layer_blocks).
@@ -192,7 +192,7 @@ def _block_s(
 
 
 def _gpus(deployment: Deployment, by_job: bool) -> int:
-    """Return how many GPUs store a part of each block; 1 if all have equal latent keys (MLA)."""
+    """Return how many GPUs store a part of each block; 1 if all cache the same MLA keys."""
     recipe = deployment.recipe
     mixers = [group.attention for group in deployment.model.layer_groups]
     latent = all(isinstance(mixer, LatentAttentionSpec) for mixer in mixers)
@@ -204,7 +204,7 @@ def _gpus(deployment: Deployment, by_job: bool) -> int:
 def _lmcache(
     deployment: Deployment, spec: EngineSpec, layout: KvLayout, extra: Mapping[str, Any]
 ) -> HostTier | None:
-    """Return LMCache's tier in the engine's process; None if LMCache stores nothing there.
+    """Return LMCache's tier in host memory, or None if LMCache does not use host memory.
 
     Engine steps wait for copies to and from this tier (lmcache/v1/gpu_connector/gpu_connectors.py).
     """

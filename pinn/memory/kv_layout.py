@@ -77,7 +77,7 @@ def tokens_beyond(deployment: Deployment) -> int:
 
 
 def max_model_len(deployment: Deployment) -> int:
-    """Return the flag ``max_model_len`` in tokens or, if not given, the model's maximum."""
+    """Return ``max_model_len`` in tokens: the flag, or else the model's maximum context."""
     return deployment.serving.max_model_len or deployment.model.max_position
 
 
@@ -96,7 +96,7 @@ def empty_layout(deployment: Deployment) -> KvLayout:
 
 
 def _of_compressed(deployment: Deployment) -> KvLayout:
-    """Return DeepSeek-V4's KV cache layout: one group of all keys, and one of everything else."""
+    """Return DeepSeek-V4's KV cache layout: one group of keys, and one of everything else."""
     recipe = deployment.recipe
     found = compressed_layout(deployment.model, recipe.scheduler.mixed_pages)
     block = found.block_bytes / recipe.pipeline_parallel_size
@@ -185,7 +185,7 @@ def _pages(model: ModelSpec, tp: int, in_blocks: bool) -> tuple[int, int]:
 
 
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
-    """Return the layout, with the draft model's keys and values added to full attention's groups.
+    """Add the draft model's keys and values to the groups of full attention.
 
     vLLM forms a separate group for the draft model, which takes as many bytes per token.
     """
@@ -199,7 +199,7 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
 
 
 def gpu_cache_tokens(deployment: Deployment) -> float:
-    """Return how many tokens' keys and values of one head and layer fit into the L2 cache."""
+    """Return how many tokens' keys and values of one head and layer the L2 cache holds."""
     mixers = (group.attention for group in deployment.model.layer_groups)
     widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
     widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight

@@ -114,7 +114,7 @@ class MemoryLedger:
 
     @property
     def reserved_bytes(self) -> float:
-        """Return the bytes, besides weights and LoRA slots, subtracted from the engine's share.
+        """Return the bytes that are subtracted from the engine's share, except weights and LoRA.
 
         For SGLang they are 0: activations and graphs use memory outside its static share. The share
         refers to the memory that was free before the weights were loaded (``model_runner.py:
@@ -193,7 +193,7 @@ def reserve(deployment: Deployment) -> Reserve:
 
 
 def _libraries(deployment: Deployment) -> tuple[float, float]:
-    """Return the bytes of CUDA's context, and of communication buffers (0 on a single GPU)."""
+    """Return the bytes of the CUDA context, and of communication buffers (0 for one GPU)."""
     recipe = deployment.recipe
     several = recipe.tensor_parallel_size * recipe.pipeline_parallel_size > 1
     if recipe.memory_share_of == STATIC:
@@ -228,7 +228,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return a deployment's types in ``memory_errors.csv``; their widest interval applies."""
+    """Return a deployment's classes in ``memory_errors.csv``; the widest bounds count."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]

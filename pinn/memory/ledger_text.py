@@ -146,7 +146,7 @@ def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
 
 
 def _needed_gib(found: StartUp) -> float:
-    """Return the GiB per GPU that one request of max_model_len tokens needs."""
+    """Return the GiB per GPU that a request of max_model_len tokens needs."""
     layout = empty_layout(found.deployment)
     return least_blocks(found.deployment, layout) * layout.block_bytes / GIB
 

@@ -49,7 +49,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return layer groups and tokens per block, from which vLLM up to 0.20.0 logs cache tokens."""
+    """Return layer groups and tokens per block for the cache size that vLLM to 0.20.0 logs."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST
@@ -65,7 +65,7 @@ def _compressed(deployment: Deployment) -> CompressedLayout | None:
 
 
 def _in_flight(deployment: Deployment) -> int:
-    """Return the maximum tokens of steps in flight: one step before 0.26, then all concurrent ones.
+    """Return the maximum tokens of the steps in flight: of one step before 0.26, then of all.
 
     Source: config/vllm.py: VllmConfig.max_in_flight_tokens.
     """

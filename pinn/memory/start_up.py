@@ -173,7 +173,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
-    """Yield flags that each make the engine start alone, with the smallest change that suffices."""
+    """Yield flags that each alone make the engine start, with the smallest sufficient change."""
     recipe, serving = deployment.recipe, deployment.serving
 
     def starts(name: str, value: FlagValue) -> bool:
@@ -205,7 +205,7 @@ def _counted(first: float, last: float, grain: float) -> Iterator[float]:
 
 
 def _contexts(deployment: Deployment, starts: Callable[[int], bool]) -> list[int]:
-    """Return the maximum context in tokens at which the engine starts, as a list; [] if none."""
+    """Return a list with the maximum context in tokens at which the engine starts, or []."""
     counts = range(max_model_len(deployment) // _LENGTH_GRAIN_TOKENS)
     failing = bisect_left(counts, True, lo=1, key=lambda n: not starts(n * _LENGTH_GRAIN_TOKENS))
     return [(failing - 1) * _LENGTH_GRAIN_TOKENS] if failing > 1 else []

@@ -46,7 +46,7 @@ _COUNT = r"\d[\d,]{0,18}"
 
 
 def _line(engine: str, words: str, pattern: str) -> Line:
-    """Return a pattern in which ``#name`` matches a number as group ``name``, ``@name`` a count."""
+    """Build a line's pattern: ``#name`` matches a number as group ``name``, ``@name`` a count."""
     kinds = {"#": _NUMBER, "@": _COUNT}
     spelled = re.sub(r"([#@])(\w+)", lambda m: f"(?P<{m[2]}>{kinds[m[1]]})", pattern)
     return Line(engine, words, re.compile(spelled))

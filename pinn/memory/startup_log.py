@@ -178,7 +178,7 @@ def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -
 
 
 def _settled(found: dict[str, float | str]) -> dict[str, float | str]:
-    """Convert logged values to fields of ``StartupLog``; values logged as a sum are separated."""
+    """Convert logged values to fields of ``StartupLog``; split values that are logged as a sum."""
     values = dict(found)
     if "kv_cache_exact" in values:
         values["kv_cache"] = values["kv_cache_exact"]

@@ -49,10 +49,10 @@ def draft_weight_bytes(deployment: Deployment) -> float:
 
 
 def _sizes(deployment: Deployment) -> tuple[int, int, int, int]:
-    """Return ``tp``, ``spread``, ``cut`` and ``multiple`` of :func:`_model_weight_bytes`.
+    """Return the GPU counts and the multiple that :func:`_model_weight_bytes` needs.
 
-    They are the GPUs that share an attention layer, that share the whole experts, and that split
-    one expert, and the number to a multiple of which an mxfp4 expert's slice is padded.
+    They are ``tp`` GPUs that share an attention layer, ``spread`` GPUs that share whole experts,
+    ``cut`` GPUs that split an expert, and ``multiple``, to which an mxfp4 expert's slice is padded.
     """
     recipe = deployment.recipe
     of_experts = (recipe.expert_parallel_size, recipe.expert_tensor_parallel_size)
@@ -69,7 +69,7 @@ def _model_weight_bytes(
     *,
     shared_head: bool = False,
 ) -> float:
-    """Return the bytes of a model's weights on one GPU of each pipeline stage, in total.
+    """Return the total bytes of a model's weights on one GPU of every pipeline stage.
 
     With ``shared_head``, output head and embedding are not counted.
     """
@@ -89,7 +89,7 @@ def _model_weight_bytes(
 
 
 def _width_multiple(deployment: Deployment) -> int:
-    """Return the number to a multiple of which the width of an mxfp4 expert's slice is padded."""
+    """Return the multiple to which the width of an mxfp4 expert's slice is padded."""
     is_own = deployment.expert_kernels == AUTO
     return deployment.recipe.padded_width if is_own else MARLIN_MULTIPLE
 

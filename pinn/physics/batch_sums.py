@@ -1,4 +1,4 @@
-"""Sums over the requests of a batch, and batches of equal requests."""
+"""Sums over the requests of a batch, from which step features and bounds are computed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BatchSums:
         return self.prefill_requests + self.decode_requests
 
     def without_reread(self, tokens: Sizes) -> BatchSums:
-        """Return the sums without ``tokens`` context tokens that decodes read from the L2 cache."""
+        """Subtract ``tokens`` context tokens that decodes read from the L2 cache."""
         context = self.decode_context - tokens
         some = self.decode_context > 0
         share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
@@ -95,7 +95,7 @@ class BatchSums:
 def causal_pairs(
     new: Numbers, cached: Numbers, window: Numbers = np.inf
 ) -> Float[np.ndarray, "..."]:
-    """Return the causal (query, key) pairs of ``new`` prompt tokens after ``cached`` tokens.
+    """Count the causal (query, key) pairs of ``new`` prompt tokens after ``cached`` tokens.
 
     The i-th token of a sequence sees min(i, window) keys, including its own. The sum over a chunk
     is a difference of prefix sums, so that chunks of a prompt add up to the whole prompt.
@@ -270,7 +270,7 @@ MAX_CHUNK = 16_384
 
 
 def beyond_taught(batch: Batch) -> list[str]:
-    """Return a text for each size of a batch that exceeds the maximum in the training data."""
+    """Return a text for each size of a batch that exceeds the training data's maximum."""
     counts = batch.entry_counts
     decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))

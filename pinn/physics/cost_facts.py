@@ -58,9 +58,9 @@ class CostFacts:
         hidden_size: Width of the residual stream.
         vocab_size: Number of logits per sequence.
         logit_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
-        sampler_launch_s: Seconds of sampling that do not depend on the batch.
-        sampler_logit_s: Seconds of sampling per logit of the vocabulary that do not depend on the
-            batch.
+        sampler_launch_s: Time in seconds of sampling that does not depend on the batch.
+        sampler_logit_s: Time in seconds of sampling per logit of the vocabulary that does not
+            depend on the batch.
         tensor_parallel_size: Number of GPUs that share an attention layer.
         data_parallel_size: Number of data-parallel ranks.
         pipeline_parallel_size: Number of pipeline stages.
@@ -84,9 +84,9 @@ class CostFacts:
         dense_weight_bytes: Bytes of all weights on one GPU except routed experts.
         small_kernel_elements: 16-bit elements that norms and other small kernels read or write per
             token.
-        dense_token_s: Seconds of arithmetic per token with the dense weights, without the output
-            head.
-        head_sequence_s: Seconds of arithmetic per sequence in the output head.
+        dense_token_s: Time in seconds of arithmetic per token with the dense weights, without the
+            output head.
+        head_sequence_s: Time in seconds of arithmetic per sequence in the output head.
         kv_element_bytes: Bytes of one element of the KV cache.
         kv_width: Cached elements per token, summed over layers without a limit on keys.
         windowed_kv_width: Cached elements per token, summed over layers with a limited number of
@@ -176,7 +176,7 @@ _NAMES = tuple(f.name for f in fields(CostFacts))
 
 @lru_cache(maxsize=65536)
 def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    """Return one deployment's values for all fields of ``CostFacts``, in their order.
+    """Return the values of all fields of ``CostFacts`` for one deployment, in their order.
 
     Raises:
         TypeError: If a computed number is not a field of ``CostFacts``.
@@ -207,7 +207,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return a model's sizes and work on one of ``tp`` GPUs: field of ``CostFacts`` -> value."""
+    """Return a model's sizes and work on one of ``tp`` GPUs, by field of ``CostFacts``."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -225,7 +225,7 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """Return the fields of ``CostFacts`` about routed experts, as field -> value.
+    """Return a model's values of the fields of ``CostFacts`` on routed experts, by field.
 
     A dense model has 0 experts of width 0.
     """
@@ -274,7 +274,7 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
 
 
 def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precision, float], ...]:
-    """Return the FLOP of matrix products per row of activations, as a sum per number format."""
+    """Return the FLOP of matrix products per row of activations, summed by number format."""
     flop: dict[Precision, float] = {}
     for matmul in matmuls:
         flop[matmul.weights] = flop.get(matmul.weights, 0.0) + matmul.flop_per_row
@@ -334,9 +334,9 @@ class SamplerKernels:
     Attributes:
         logit_bytes: Bytes that the kernels read and write per logit.
         slowdown: Ratio of the kernels' time to the time of these bytes at the peak bandwidth.
-        launch_s: Seconds per step that depend on neither batch nor vocabulary.
-        logit_s: Seconds per step and logit of a row, which one thread block processes; rows are
-            processed in parallel.
+        launch_s: Time per step in seconds that depends on neither batch nor vocabulary.
+        logit_s: Time in seconds per step and logit of a row, which one thread block processes; rows
+            are processed in parallel.
     """
 
     logit_bytes: float
@@ -358,7 +358,7 @@ PENALIZED = SamplerKernels(_PENALTIES, 1.3, 2.5e-5, 0.0)
 
 
 def sampler_kernels(sampling: Sampling) -> tuple[SamplerKernels, ...]:
-    """Return the bytes and fitted times of each group of sampler kernels that settings need."""
+    """Return the bytes and fitted times of each group of sampler kernels in use."""
     is_drawn, mass = not sampling.is_greedy, sampling.top_p < 1
     kernels = (
         (TAKEN, True),
@@ -379,8 +379,8 @@ class SamplerTime(NamedTuple):
 
     Attributes:
         timed_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
-        launch_s: Seconds per step that depend on neither batch nor vocabulary.
-        logit_s: Seconds per step and token of the vocabulary, for any number of requests.
+        launch_s: Time per step in seconds that depends on neither batch nor vocabulary.
+        logit_s: Time in seconds per step and token of the vocabulary, for any number of requests.
     """
 
     timed_bytes: float
@@ -394,7 +394,7 @@ NO_SAMPLER = SamplerTime(0.0, 0.0, 0.0)
 
 @lru_cache(maxsize=1024)
 def sampler_time(sampling: Sampling) -> SamplerTime:
-    """Return the coefficients of the time of all sampler kernels that given settings need."""
+    """Return the coefficients of the total time of all sampler kernels in use."""
     asked = sampler_kernels(sampling)
     return SamplerTime(
         sum(kernels.logit_bytes * kernels.slowdown for kernels in asked),

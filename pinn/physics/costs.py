@@ -42,7 +42,7 @@ def token_bytes(w: CostFacts) -> Values:
 
 
 def weights_s(w: CostFacts) -> Values:
-    """Return the seconds to read all weights on a GPU, except those of routed experts, once."""
+    """Return the time to read all weights of a GPU once, except routed experts, in seconds."""
     return w.dense_weight_bytes / w.memory_bytes_per_s
 
 
@@ -66,7 +66,7 @@ UNCOMPILED = 2.1
 
 
 def launched_layers(w: CostFacts) -> Values:
-    """Return the kernel launches of all layers, in units of those of one 16-bit dense layer.
+    """Return the kernel launches of all layers, in units of the launches of a dense 16-bit layer.
 
     The numbers are assumptions from counting launches in vLLM's modules; a dense layer has about
     ten launches. Experts add eight (routing, sorting, two grouped multiplications). Latent
@@ -82,7 +82,7 @@ def launched_layers(w: CostFacts) -> Values:
 
 
 def activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds that kernels between matrix products need to move one token's data."""
+    """Return the time in seconds in which kernels between matrix products move one token's data."""
     return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
@@ -92,24 +92,24 @@ def experts(w: CostFacts) -> Values:
 
 
 def expert_read_s(w: CostFacts) -> Values:
-    """Return the seconds to read the weights of one expert in every MoE layer."""
+    """Return the time to read the weights of one expert in every MoE layer, in seconds."""
     return w.expert_weights * w.expert_weight_bytes / w.memory_bytes_per_s
 
 
 def expert_copies(w: CostFacts) -> Values:
-    """Return the mean number of expert slices that a token uses on one GPU: its share of top-k."""
+    """Return the mean number of expert slices per token on one GPU: its share of the top-k."""
     return w.top_k / w.expert_spread
 
 
 def expert_activation_token_s(w: CostFacts) -> Values:
-    """Return the seconds to gather one token's hidden state for its experts and scatter results."""
+    """Return the time to gather a token's hidden state for its experts and scatter results (s)."""
     width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
     passes = expert_copies(w) * width * w.moe_layers
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
 def parallel_layers(w: CostFacts) -> Values:
-    """Return the equivalent number of tensor-parallel layers with vLLM's unfused all-reduces.
+    """Return the number of tensor-parallel layers, weighted by the latency of their all-reduces.
 
     An engine's faster all-reduce kernel saves a share of the latency (``faster_all_reduce``). A
     fused kernel saves the overhead around a layer's all-reduces. An all-reduce of a few values per
@@ -125,7 +125,7 @@ def all_reduces(w: CostFacts) -> Values:
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
-    """Return the seconds in which one token occupies the GPU links in all its all-reduces.
+    """Return the time that one token occupies the GPU links in all its all-reduces, in seconds.
 
     A ring of p GPUs moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
     """
@@ -134,14 +134,14 @@ def all_reduce_token_s(w: CostFacts) -> Values:
 
 
 def exchange_token_s(w: CostFacts) -> Values:
-    """Return the link seconds to send a token's state to other ranks for experts, and back."""
+    """Return the link time to send one token's state to other ranks' experts and back, in s."""
     ranks = w.tensor_parallel_size * w.data_parallel_size
     remote = (ranks - 1) / ranks
     return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
 
 
 def offload_s(w: CostFacts) -> Values:
-    """Return the seconds per step to read the offloaded weights over PCIe.
+    """Return the time per step to read the offloaded weights over PCIe, in seconds.
 
     Weights are offloaded up to the limit of vLLM's flag ``cpu_offload_gb``, in GiB per GPU
     (vllm/config/cache.py). Each GPU of a pipeline only has the weights of its stage.
@@ -274,7 +274,7 @@ class StepCosts:
         return StepCosts(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> StepCosts:
-        """Return the costs of the deployments at ``index``; a single index drops the dimension."""
+        """Select the costs of the deployments at ``index``; a single index drops the dimension."""
         return StepCosts(*(np.atleast_1d(getattr(self, f.name)[index]) for f in fields(self)))
 
 
@@ -299,7 +299,7 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 
 def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
-    """Return the costs of a forward pass of each of ``n`` deployments' models, as ``[n]``."""
+    """Return the costs of a forward pass for each of ``n`` deployments, with fields ``[n]``."""
     return _costs_of_rows([_fact_row(d, d.model, d.sampling) for d in deployments])
 
 

@@ -65,7 +65,7 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
 
 @lru_cache(maxsize=16384)
 def idle_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return the matrices of layers that text tokens skip, which take memory but no time."""
+    """Return the matrices of layers that text tokens skip; they take memory, but no time."""
     groups = (group for group in model.layer_groups if not group.runs)
     return tuple(m for group in groups for m in _group_matmuls(model, group, tensor_parallel_size))
 
@@ -239,7 +239,7 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
 
 
 def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -> dict[str, float]:
-    """Return the attention or recurrent work of ``count`` equal layers, as field -> value.
+    """Return the attention or recurrent work of ``count`` equal layers, by field.
 
     The fields are those of ``CostFacts``: cached elements and bytes per token, and FLOP per key in
     decode and per (query, key) pair in prefill. Scores and weighted values take 2 FLOP per head and
@@ -290,7 +290,7 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
 
 
 def _reduces_inside(mixer: models.Mixer | None) -> bool:
-    """Return whether an attention or recurrent layer has an all-reduce of a few values per token.
+    """Return whether an attention or recurrent layer contains an all-reduce of a few values.
 
     Examples are a full-width q/k norm, and Mamba-1's projection to step, B and C (vLLM's
     mamba_mixer.py, where x_proj is row-parallel).

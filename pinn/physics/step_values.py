@@ -48,22 +48,22 @@ def floor_seconds(costs: StepCosts, sums: BatchSums, shared: BatchSums | None = 
 
 
 def gemm_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the arithmetic seconds of all matrix products except those of routed experts."""
+    """Return the arithmetic time of all matrix products except routed experts, in seconds."""
     return costs.gemm_token_s * sums.tokens + costs.head_sequence_s * sums.requests
 
 
 def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds of arithmetic in routed experts, for the tokens of all replicas."""
+    """Return the arithmetic time of routed experts on the tokens of all replicas, in seconds."""
     return costs.expert_token_s * sums.tokens * costs.expert_replicas
 
 
 def topk_expert_read_s(costs: StepCosts) -> Values:
-    """Return the seconds to read the weights of one token's experts, with a mean share per GPU."""
+    """Return the time to read one token's experts, for a GPU's mean share of them, in seconds."""
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
 def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
-    """Return the seconds in which a GPU reads its experts in use, assuming balanced routing.
+    """Return the time in which a GPU reads its experts in use, assuming balanced routing (s).
 
     Each of the T tokens of all data-parallel replicas uses an expert with probability p = k / N, as
     top-k routing selects k of N experts. Of n experts on the GPU, n (1 - (1 - p)^T) are expected to
@@ -128,27 +128,27 @@ def busy(sums: BatchSums) -> Values:
 
 
 def host_steps(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the host's work per step, in units of its work with asynchronous scheduling."""
+    """Return the host's work per step, as a multiple of that with asynchronous scheduling."""
     return busy(sums) * (1.0 + HIDDEN_STEP * costs.waits_for_host)
 
 
 def host_requests(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the host's work on all requests, in units of one with asynchronous scheduling."""
+    """Return the host's work on all requests, in units of one under asynchronous scheduling."""
     return sums.requests * (1.0 + HIDDEN_REQUEST * costs.waits_for_host)
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds of matrix products without routed experts: max(reading, arithmetic)."""
+    """Return the time of all matrix products but routed experts: max(reading, arithmetic), in s."""
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the larger of the seconds to read one token's experts and to compute all tokens'."""
+    """Return the larger of the times to read one token's experts and to compute all tokens (s)."""
     return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
 
 
 def experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
-    """Return the seconds to read the experts that a share of a step's tokens use.
+    """Return the time to read the experts that a share of a step's tokens use, in seconds.
 
     The experts of one token are not counted, because :func:`experts` has their time.
     """
@@ -162,7 +162,7 @@ def message_tokens(costs: StepCosts, message_bytes: float) -> Values:
 
 
 def first_bytes(costs: StepCosts, sums: BatchSums, message_bytes: float) -> Values:
-    """Return the all-reduce seconds of the first ``message_bytes`` bytes of each message."""
+    """Return the all-reduce time of each message's first ``message_bytes`` bytes, in seconds."""
     tokens = np.minimum(sums.tokens, message_tokens(costs, message_bytes))
     return costs.small_all_reduce_token_s * tokens
 
@@ -187,7 +187,7 @@ def eager_layers(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to read the keys and values that were cached before each prefill chunk."""
+    """Return the time to read the keys and values cached before each prefill chunk, in seconds."""
     return (
         costs.kv_read_s * sums.prefill_cached
         + costs.windowed_kv_read_s * sums.windowed_prefill_cached
@@ -195,7 +195,7 @@ def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to read the keys and values of decodes, times the ratio of kernel times.
+    """Return the time to read decodes' keys and values, times the ratio of kernel times (s).
 
     The ratio is that of the engine's to vLLM's attention kernels.
     """
@@ -227,16 +227,16 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the arithmetic seconds of routed experts for the tokens beyond ``WAVE_TOKENS``."""
+    """Return routed experts' arithmetic time for tokens beyond ``WAVE_TOKENS``, in seconds."""
     return costs.expert_token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
 
 
 def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the seconds to gather and scatter the hidden states of all replicas' tokens."""
+    """Return the time to gather and scatter the hidden states of all replicas' tokens (s)."""
     return costs.expert_activation_token_s * sums.tokens * costs.expert_replicas
 
 
 def large_all_reduces(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the number of all-reduces whose message exceeds the limit of one-shot kernels."""
+    """Return the number of all-reduces whose message is too long for one-shot kernels."""
     large = costs.all_reduce_token_bytes * sums.tokens > costs.one_shot_bytes
     return np.where(large, costs.all_reduces, 0.0)

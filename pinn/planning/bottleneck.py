@@ -27,7 +27,7 @@ _FULL_SHARE = 0.95
 
 
 def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
-    """Return part of a step's breakdown -> that part's share of the time of all steps.
+    """Return each step part's share of the time of all steps, by name of the part.
 
     The time of matrix multiplications is split: the time for a single token is spent on reading
     the weights once per step, and the rest on arithmetic.
@@ -74,7 +74,7 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
-    """Return the name of the type of work with the largest share of the engine's time.
+    """Return the type of work that takes the largest share of the engine's time.
 
     Prefill compute is the time by which prompts lengthen steps.
     """
@@ -102,7 +102,7 @@ def _most_time(run: Run, latency: LinearLatency) -> str:
 
 
 def _encoder_seconds(steps: StepRecords, seconds: Float[np.ndarray, "..."]) -> float:
-    """Return the seconds that a vision encoder adds to steps: step times minus ``seconds``.
+    """Return the time in seconds that a vision encoder adds to steps: step times minus ``seconds``.
 
     ``seconds`` are the times of all features of these steps.
     """
@@ -129,7 +129,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all other limits."""
+    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all limits but TTFT."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)
@@ -138,7 +138,7 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
 
 
 def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:
-    """Return part of a step -> that part's share of the busy GPU time of all servers."""
+    """Return each step part's share of the busy GPU time of all servers, by name of the part."""
     parts = candidate.parts(run)
     busy = [
         float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)

@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Key that is equal for candidates that differ only in limits of the scheduler."""
+        """Key shared by candidates that differ only in limits of the scheduler."""
         return (hardware_label(self.deployment), self.source)
 
     @property
@@ -92,7 +92,7 @@ class Candidate:
         return [(run, self.latency)]
 
     def rejected(self, reason: str, *, simulated: bool = True) -> RejectedCandidate:
-        """Return a record of the candidate with the reason why the plan does not contain it."""
+        """Return a record of the candidate, with the reason why the plan does not contain it."""
         return RejectedCandidate(self.label, self.deployment.gpu.name, reason, simulated)
 
 

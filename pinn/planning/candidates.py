@@ -86,7 +86,7 @@ class CandidatesFile(Strict):
     Attributes:
         gpus_per_machine: Number of GPUs per machine. The tensor- and data-parallel ranks of a
             pipeline stage share one machine.
-        grid: Flag -> values to try.
+        grid: Values to try, by flag.
         pools: Workers of a replica with disaggregated prefill/decode.
     """
 
@@ -109,7 +109,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
 
 
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
-    """Return every sensible combination of the file's flags; flags of the user are not varied."""
+    """Return all sensible combinations of the file's flags; flags of the user are not varied."""
     listed = read_candidates_file(path)
     axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
@@ -203,7 +203,7 @@ def deployments_of(
     *,
     listed: bool = False,
 ) -> Iterator[tuple[Values, Deployment, str | None]]:
-    """Yield each row, its deployment, and the reason why the engine cannot serve the load, if any.
+    """Yield each row, its deployment, and the reason why the load cannot be served, if any.
 
     Args:
         rows: Configurations; invalid configurations are skipped unless they are listed.
@@ -277,7 +277,7 @@ def _check_held(deployment: Deployment, workload: Workload, engine: EngineSpec) 
 
 
 def _refusal(check: Callable[..., object], *given: object) -> str | None:
-    """Return the error message of a failed check; None if the check passes."""
+    """Run a check and return its error message; None if the check passes."""
     try:
         check(*given)
     except PinnError as error:

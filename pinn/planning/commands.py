@@ -28,11 +28,11 @@ _ABOUT = frozenset(
         "router", "router_weights", "router_staleness_s",
     }
 )  # fmt: skip
-#: Format to which vLLM and SGLang convert a 16-bit checkpoint on request -> options that request
-#: it. All other formats need a checkpoint in that format.
+#: Options that request the conversion of a 16-bit checkpoint by vLLM and SGLang, by target format.
+#: All other formats need a checkpoint in that format.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: KV cache format -> vLLM's name of the format, where it differs (``vllm/config/cache.py:
+#: vLLM's names of KV cache formats, by format, where they differ (``vllm/config/cache.py:
 #: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 #: Option with which vLLM's prefill and decode workers transfer the KV cache by NIXL. It is the same
@@ -61,13 +61,13 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Return the options that request a number format; none if the checkpoint must be in it."""
+    """Return the options that set a number format; none if the checkpoint already has it."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 
 
 def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
-    """Return a flag as words of SGLang's command; None if SGLang has no such flag."""
+    """Convert a flag to words of SGLang's command; None if SGLang has no such flag."""
     if flag.name == "enable_chunked_prefill":
         return None if value else ["--chunked-prefill-size", "-1"]
     if flag.name in _words_of(SGLANG) or (
@@ -83,7 +83,7 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
 
 @cache
 def _words_of(engine: str) -> dict[str, str]:
-    """Return field -> option in an engine's command, for fields whose declaration lacks the option.
+    """Return an engine's option for each field whose declaration does not name the option.
 
     Fields with an empty option are not part of the command: the program to run, facts about the
     server, or the simulator's settings. For vLLM, the words are parts of its compilation config,

@@ -178,7 +178,7 @@ def _highest(trials: Trials, guess: float) -> HighestRate:
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
-    """Return a replica's maximum rate if it is confirmed, else the best pass/fail threshold.
+    """Return a replica's confirmed maximum rate, or else the most consistent threshold.
 
     A rate is confirmed if all tried rates below it pass and all tried rates above it fail. The best
     threshold is the one that is most consistent with a grid of rates.
@@ -351,7 +351,7 @@ def examine(
 def _per_million(
     cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
 ) -> float | None:
-    """Return the cost of all GPUs per million tokens, at a request rate; None without a cost.
+    """Return the cost of all GPUs per million tokens at a request rate; None without a price.
 
     The result is None, too, at a rate of 0.
     """
@@ -382,7 +382,7 @@ class _Certainty:
 
 
 def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
-    """Return a lower bound of the fleet's maximum rate: the rate for which the fleet was sized."""
+    """Return a lower bound of the fleet's maximum rate: the rate that it was sized for."""
     many = sized_per_s is not None and sized.size.replicas > 1
     return HighestRate(sized_per_s, None) if many and sized_per_s else sized.rate
 
@@ -436,7 +436,7 @@ def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple
 
 
 def _fails_first(beyond: Point) -> str:
-    """Return the limit of the SLO that a run above the maximum rate exceeds most, as text.
+    """Return the SLO limit that a run above the maximum rate exceeds most, as text.
 
     A limit whose excess is unknown counts as exceeded most.
     """
@@ -449,7 +449,7 @@ def _fails_first(beyond: Point) -> str:
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:
-    """Yield the maximum rate of one replica for each further seed of the load."""
+    """Yield the maximum rate of one replica for each seed of the load after the first."""
     width = fleet.BAR_WIDTH
     for seed in range(1, len(problem.draws)):
         excess = replace(trials, load=problem.replica_load(seed)).excess

@@ -52,7 +52,7 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return prediction errors of ``half_widths`` half-widths; 1 puts times at upper ends."""
+        """Return prediction errors of ``half_widths`` half-widths; 1 means times at upper ends."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
@@ -303,7 +303,7 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether even the upper ends of times meet it.
+    """Return the probability of meeting the SLO, and whether times at upper ends meet it.
 
     The probability is the share of equally likely prediction errors with which the SLO is met. The
     share is found by bisection over the sorted errors. Upper ends are those of the intervals.
@@ -358,7 +358,7 @@ def many(replicas: int, candidate: Candidate) -> str:
 
 
 def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:
-    """Return the fleet's metrics behind a random router, such as a Kubernetes Service, as a list.
+    """Return, as a list, the fleet's metrics behind a random router (a Kubernetes Service).
 
     The plan shows them for comparison. The list is empty without a rate, for a single replica, if
     the plan's own router is random, and if the replicas are too many to simulate.
@@ -383,7 +383,7 @@ def with_headroom(size: FleetSize, trials: Trials, problem: PlanningProblem) -> 
 
 
 def _holding_fleets(trials: Trials, problem: PlanningProblem, n: int) -> list[Fleet]:
-    """Return metrics of ``n`` replicas at the requested rate, as a list of one fleet.
+    """Return, as a list, the metrics of ``n`` replicas at the requested rate if they meet the SLO.
 
     The list is empty if they miss the SLO at this rate, or at this rate with headroom.
     """

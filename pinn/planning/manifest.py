@@ -24,7 +24,7 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 _Object = dict[str, object]
 
-#: Engine -> name of its container image; ``{}`` stands for the release.
+#: Names of container images, by engine; ``{}`` stands for the release.
 _IMAGES = {
     VLLM: "vllm/vllm-openai:v{}",
     SGLANG: "lmsysorg/sglang:v{}",
@@ -39,8 +39,8 @@ _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
 _HEALTH = "/health"
 #: Port of the first machine of a multi-machine server, to which the other machines connect.
 _RENDEZVOUS_PORT = 20000
-#: Seconds between health probes, and number of failures that the startup, readiness and liveness
-#: probe allow. Startup may take half an hour, for loading weights and capturing graphs.
+#: Interval in seconds between health probes, and number of failures that the startup, readiness and
+#: liveness probe allow. Startup may take half an hour, for loading weights and capturing graphs.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
 #: Annotation of a Service with the routing rule that the plan's metrics assume.
@@ -192,7 +192,7 @@ def _name(model: str) -> str:
 
 
 def _words(engine: str, line: str) -> list[str]:
-    """Return the words of a start command, extended to listen on all network interfaces."""
+    """Return the words of a start command, with options to listen on all network interfaces."""
     if engine == TRTLLM:  # bash passes the options file through a pipe
         command = line.partition("  # ")[0].replace("trtllm-serve ", "exec trtllm-serve ", 1)
         return ["bash", "-c", f"{command} --host 0.0.0.0"]
@@ -228,7 +228,7 @@ def _objects(server: _Server) -> list[_Object]:
 
 
 def _budgets(server: _Server, labels: _Object) -> list[_Object]:
-    """Return a pod disruption budget of one evicted pod at a time; [] for a single server."""
+    """Return a disruption budget of one evicted pod at a time, as a list; [] for one server."""
     if server.count == 1:
         return []
     spec: _Object = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
@@ -246,7 +246,7 @@ def _files(servers: Sequence[_Server], choice: Choice) -> _Object:
 
 
 def _ranked(server: _Server, *, is_leader: bool) -> list[str]:
-    """Return the command of one machine of a multi-machine server; Kubernetes fills in ``$(...)``.
+    """Return the command of one machine of a multi-machine server, with Kubernetes variables.
 
     vLLM's workers run without an API server (``vllm/entrypoints/cli/serve.py: run_headless``).
     """

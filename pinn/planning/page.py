@@ -30,7 +30,7 @@ _LOOKS = (
     ("#7a3b00", "P"), ("#9a9a9a", "X"),
 )  # fmt: skip
 
-#: Latency percentile -> colour, marker and dashes of its line.
+#: Colour, marker and dashes of lines, by latency percentile.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
 #: Colour, marker and dashes of a statistic that occurs only in a limit of the SLO.
 _ASKED = ("#a3480f", "D", "-.")
@@ -136,7 +136,7 @@ def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
 
 
 def step_time_figure(plan: Plan) -> Figure:
-    """Plot the share of each part of a step in the engine's time, one bar per row of the plan."""
+    """Plot each step part's share of the engine's time, with one bar per row of the plan."""
     choices = plan.choices[:SHOWN]
     fills = dict(zip(shown_parts(choices), cycle(_FILLS), strict=False))
     figure, axes = new_figure(1.3 + 0.55 * len(choices))
@@ -167,7 +167,7 @@ def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]
 
 
 def shown_parts(choices: Sequence[Choice]) -> list[str]:
-    """Return the parts of a step whose share of time is above 0 in at least one row of the plan."""
+    """Return the step parts that take time in at least one row of the plan."""
     names = dict.fromkeys(name for choice in choices for name in choice.step_time)
     return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
 

@@ -109,14 +109,14 @@ TIME_OVER = "time was over"
 #: Relative difference between a fleet's rate and the sum of its replicas' rates above which the
 #: plan explains the difference. The value is twice the relative width of a bisection.
 _LIKE_ONE_BY_ONE = 0.02
-#: Router -> reason why replicas behind it may sustain a higher rate together than separately.
+#: Reasons why replicas may sustain a higher rate together than separately, by router.
 _MORE = {
     LEAST_REQUESTS: "the router balances the load",
     ROUND_ROBIN: "round-robin routing balances the load",
     PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
     RANDOM: "each replica serves a different part of the load",
 }
-#: Router -> reason why replicas behind it may sustain a lower rate together than separately.
+#: Reasons why replicas may sustain a lower rate together than separately, by router.
 _LESS = {
     LEAST_REQUESTS: "the number of requests in flight does not tell how long each will take",
     ROUND_ROBIN: "round-robin routing ignores how long each request takes",
@@ -160,8 +160,8 @@ class PlanSummary(AskedRate):
         gpus: Names of the GPUs that may be rented.
         max_gpus: Maximum number of GPUs; None for no limit.
         headroom: Share by which the load may exceed ``rate_per_s``.
-        prices_per_gpu_hour: GPU -> price, in the user's currency; empty without prices.
-        purchases: GPU that is owned -> formula of its price per hour from its purchase price.
+        prices_per_gpu_hour: Price by GPU, in the user's currency; empty without prices.
+        purchases: Formula of the price per hour from the purchase price, by owned GPU.
         notices: Notices on the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
         least_replicas: Minimum number of replicas that the user requested.
@@ -199,7 +199,7 @@ class Point:
         holds: Whether every limit is met.
         met_share: Share of the requests that meet the limits on each request (goodput); without
             such limits, share of the requests that were served.
-        latency_s: Metric -> statistic -> seconds; None if nothing was served.
+        latency_s: Latency in seconds, by metric and then by statistic; None if nothing was served.
         output_tokens_per_s: Output tokens per second.
         output_tokens_per_gpu_s: Output tokens per second per GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without TPOT.
@@ -220,7 +220,7 @@ class Point:
 
     @property
     def lasts_s(self) -> float:
-        """Seconds during which requests are sent."""
+        """Time in seconds during which requests are sent."""
         return self.requests / self.rate_per_s
 
     @property
@@ -288,7 +288,7 @@ class Choice:
         replicas: Minimum number of replicas predicted to meet the SLO; 1 without a requested rate.
         gpus: Number of GPUs of all replicas.
         formats: Part of the model, or ``kv_cache`` -> number format.
-        flags: Engine flag of the configuration -> value.
+        flags: Value of each engine flag of the configuration.
         coefficients: ``network``, or the path of a calibrated file.
         highest_rate: Maximum rate of one replica.
         fleet_rate: Maximum rate of all replicas together, behind the router; with its interval.
@@ -307,7 +307,7 @@ class Choice:
         safe: Whether the fleet meets the SLO also with all times at the upper end of their
             interval.
         ladder: Metrics of one replica under the whole load at rising rates.
-        step_time: Part of a step -> share of the engine's time in the run ``at_rate``; the shares
+        step_time: Share of the engine's time by part of a step, in the run ``at_rate``; the shares
             add up to 1. The parts are listed in ``pinn.training.breakdown.PARTS``.
         fleets: Replicas simulated together at the requested rate: for comparison behind a random
             router, and last behind the plan's router.
@@ -317,7 +317,7 @@ class Choice:
             ``--decode``; None if every server does both. With pools, ``flags`` are the decode
             workers' flags.
         pool_sizes: Number of servers, and GPUs of each, of the prefill and of the decode workers.
-        memory: If KV memory limits the rate: part of one GPU's memory -> GiB, including
+        memory: If KV memory limits the rate: GiB by part of one GPU's memory, including
             ``kv_cache_low`` and ``kv_cache_high``.
         fails_first: Limit that fails first at a higher rate, as a sentence.
         assumptions: Releases on whose measurements step times are based, and the assumed acceptance
@@ -377,7 +377,7 @@ class Choice:
 
     @property
     def beside_one_by_one(self) -> str:
-        """Sentence that compares the fleet's rate with the sum of its replicas' rates.
+        """Sentence that compares the fleet's rate with the sum of its replicas' own rates.
 
         The text is empty for one replica, and if time ran out before the fleet's maximum rate was
         determined.
@@ -397,7 +397,7 @@ class Choice:
 
     @property
     def missed_first(self) -> str:
-        """Return text on the limit that is missed first at higher rates, and on the bottleneck."""
+        """Return a text on the limit missed first at higher rates, and on the bottleneck."""
         if not self.fails_first:
             return ""
         limit = self.fails_first.replace(": ", " with ")
@@ -405,12 +405,12 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Metrics that clients see, of all replicas; without a requested rate, of one replica."""
+        """Metrics that clients see at the requested rate, or else those of one replica."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 def has_gaps(choices: Sequence[Choice]) -> bool:
-    """Return whether requests have more than one output token, so that ITL and TPOT exist."""
+    """Return whether requests have more than one output token; only then ITL and TPOT exist."""
     return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 

@@ -47,7 +47,7 @@ def plan_load(
     Args:
         request: Load, SLO and GPUs that may be rented.
         flags: Flags of engine and load.
-        prices: Name of a GPU -> price; empty to rank by the number of GPUs.
+        prices: Price by name of a GPU; empty to rank by the number of GPUs.
         workers: Processes that run simulations.
         clock: Function that returns the time for the time budget; the same in all processes.
 
@@ -147,7 +147,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
 def _fits_nowhere(
     misfits: Sequence[RejectedCandidate], space: SearchSpace, problem: PlanningProblem
 ) -> str:
-    """Return an error message: why no candidate fits, and the smallest replica that would fit.
+    """Return an error message: why no candidate fits, and which replica would fit.
 
     The reason is that of the last misfit (candidate that does not fit), which has the most GPUs.
     """

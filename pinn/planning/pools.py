@@ -185,7 +185,7 @@ def _servers(
     space: SearchSpace,
     checkpoint: Path,
 ) -> tuple[list[tuple[int, Values, Candidate]], list[RejectedCandidate]]:
-    """Return the listed pools of one role with which the engine would start, and rejected pools.
+    """Return the pools of one role with which the engine would start, and rejected pools.
 
     A pool is (number of servers, flags in its text, candidate that describes one server).
     """

@@ -48,7 +48,7 @@ class Price:
 
 
 class _Entry(Strict):
-    """Entry of a file of prices: a price per hour, or a purchase price and a number of years."""
+    """Entry of a file of prices: a price per hour, or a purchase price and its years."""
 
     per_hour: Number | None = None
     purchase_price: Number | None = None
@@ -65,7 +65,7 @@ def read_prices(
     purchased: str | Mapping[str, float] = "",
     years: float | None = None,
 ) -> dict[str, Price]:
-    """Return full name of a GPU -> its price.
+    """Return the price of each GPU, by the GPU's full name.
 
     Args:
         rented: Prices per GPU and hour, as a mapping or a text such as ``H100=2.5 H200=3.2``; or
@@ -88,7 +88,7 @@ def read_prices(
 
 
 def _file(given: str | Path | Mapping[str, float]) -> Path | None:
-    """Return the path of a file of prices; None if the prices are given directly."""
+    """Return the path of a file of prices; None if prices are given directly."""
     if not isinstance(given, Mapping | str | Path):
         example = "give prices per hour such as 'H100=2.5 H200=3.2', or the path of a file"
         raise PinnError(f"price must have prices of GPUs, got {given!r:.60}: {example}")
@@ -100,7 +100,7 @@ def _file(given: str | Path | Mapping[str, float]) -> Path | None:
 
 
 def _pairs(option: str, given: str | Path | Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return the (GPU, positive price) pairs of a mapping, or of a text such as ``H100=2.5``."""
+    """Parse prices, a mapping or a text such as ``H100=2.5``, into (GPU, price) pairs."""
     listed: list[tuple[str, object]]
     if isinstance(given, Mapping):
         listed = list(given.items())

@@ -85,7 +85,7 @@ def replica_load(
 
 
 def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """Return each request's rank in the order of removal: random, by whole conversations."""
+    """Return each request's rank in the random order of removal, by whole conversations."""
     sizes = np.bincount(workload.conversations)
     rank = rng.permutation(len(sizes))
     begins = np.cumsum(sizes[np.argsort(rank)]) - sizes[np.argsort(rank)]
@@ -102,7 +102,7 @@ class PlanningProblem(AskedRate):
         rate_per_s: Total rate to serve in requests/s; None if only the frontier is requested.
         slo: Limits to meet.
         checkpoint: Checkpoint of the network, whose intervals give the error of a prediction.
-        prices: GPU -> price; empty to rank by the number of GPUs.
+        prices: Price by GPU; empty to rank by the number of GPUs.
         max_gpus: Maximum number of GPUs; None for no limit.
         load: Path or flags from which the requests are generated.
         headroom: Share by which the load may exceed ``rate_per_s``.
@@ -125,7 +125,7 @@ class PlanningProblem(AskedRate):
 
     @cached_property
     def sized_for(self) -> Workload:
-        """Load that a fleet must sustain: the requested load at the rate plus the headroom."""
+        """Load that a fleet must sustain: the requested rate plus the headroom."""
         if not self.headroom or self.sized_rate_per_s is None:
             return self.workload
         return self.load.draw(self.sized_rate_per_s)

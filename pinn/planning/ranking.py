@@ -41,11 +41,11 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Return the first hardware of each GPU, and of each engine with and without P/D; then others.
+    """Split indices into the first of each GPU, engine and serving mode, and the others.
 
     Args:
-        candidates: Index of a hardware configuration -> one of its candidates, most promising
-            hardware first.
+        candidates: One candidate of each hardware configuration, by its index, most promising
+            first.
     """
     gpus, ways = set(), set()
     found: tuple[list[int], list[int]] = ([], [])
@@ -58,14 +58,14 @@ def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
 
 
 def _way(candidate: Candidate) -> tuple[str, bool]:
-    """Return a candidate's engine, and whether its prefill and decode are disaggregated."""
+    """Return a candidate's engine, and whether it disaggregates prefill and decode."""
     return candidate.deployment.serving.engine, isinstance(candidate, PoolsCandidate)
 
 
 def _expense(
     candidate: Candidate, rate_per_s: float, problem: PlanningProblem, *, whole: bool = True
 ) -> Expense:
-    """Return the price or number of GPUs for the requested rate; without a rate, per request/s.
+    """Return the price (or number of GPUs) for the requested rate, or else per request/s.
 
     Args:
         candidate: Candidate of which replicas are rented.
@@ -94,8 +94,8 @@ def promising(
     rounded up. Both lists are sorted by expense.
 
     Args:
-        fastest: Index of a hardware configuration -> its candidate with the highest screened rate,
-            and that rate.
+        fastest: Candidate with the highest screened rate of each hardware configuration, and this
+            rate, by the configuration's index.
         problem: Load and prices.
         top: Minimum number of hardware configurations to evaluate.
     """

@@ -117,7 +117,7 @@ def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float,
 
 
 def _until_clear(is_so: Callable[[int], bool]) -> list[bool]:
-    """Return results of ``is_so`` for 0, 1, ... until ``_CLEAR_RUNGS`` in a row are True."""
+    """Evaluate ``is_so`` at 0, 1, ... until ``_CLEAR_RUNGS`` results in a row are True."""
     found: list[bool] = []
     while sum(found[-_CLEAR_RUNGS:]) < _CLEAR_RUNGS and len(found) < _MOST_RUNGS:
         found.append(is_so(len(found)))

@@ -60,7 +60,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
 
 
 def _table(plan: Plan) -> Grid:
-    """Return a table of the best row on each GPU; if one GPU was requested, of its best rows."""
+    """Return a table of the best row per GPU; for one requested GPU, of its best rows."""
     columns = _columns(plan)
     table = Grid(list(columns), gap=1)
     for choice in _shown(plan):
@@ -74,14 +74,14 @@ def _table(plan: Plan) -> Grid:
 
 
 def _shown(plan: Plan) -> list[Choice]:
-    """Return the plan's rows that a terminal shows; the written files have all rows."""
+    """Return the plan's rows that a terminal shows; the written files contain all rows."""
     if len(plan.by_gpu) > 1:
         return [plan.choices[each.rank - 1] for each in plan.by_gpu if each.rank is not None]
     return list(plan.choices[:_ROWS])
 
 
 def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
-    """Return column of the terminal's table -> function that returns a row's text in that column.
+    """Return, for each column of the terminal's table, the function that writes a row's cell.
 
     The page and the CSV file have further columns.
     """
@@ -119,24 +119,24 @@ def _price(cost: float | None) -> str:
 
 
 def _token_costs(choice: Choice) -> str:
-    """Return a cell with the cost of a million prompt tokens, and below it of output tokens."""
+    """Return a cell with the cost per million prompt tokens, above that per output tokens."""
     prompt, output = choice.cost_per_million_prompt_tokens, choice.cost_per_million_output_tokens
     return "-" if prompt is None else f"{number(prompt)} in\n{number(output)} out"
 
 
 def _heading(outcome: LimitOutcome) -> str:
-    """Return the text of a limit as a column heading of a few short lines."""
+    """Wrap a limit's text into a column heading of a few short lines."""
     return "\n".join([outcome.what, *outcome.bound.split(" and ")]).replace(" of requests", " of:")
 
 
 def _limit_cell(place: int, choice: Choice) -> str:
-    """Return a cell with the predicted value of a limited statistic, and below it the verdict."""
+    """Return a cell with a limited statistic's predicted value, above the verdict."""
     outcome = choice.seen.limits[place]
     return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
 
 def _rate(choice: Choice) -> str:
-    """Return a cell with the fleet's maximum rate, and below it the prediction interval."""
+    """Return a cell with the fleet's maximum rate, above its prediction interval."""
     rate = choice.fleet_rate
     if choice.is_lower_bound:
         return f">= {number(rate.per_s)}"
@@ -181,7 +181,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     return lines
 
 
-#: Routing rule -> its description, with which a sentence begins.
+#: Descriptions with which a sentence begins, by routing rule.
 _ROUTED = {
     RANDOM: "With random routing (Kubernetes Service)",
     ROUND_ROBIN: "With round-robin routing",
@@ -192,7 +192,7 @@ _MEET = "requests within limits"
 
 
 def _with_headroom(plan: Plan) -> list[str]:
-    """Return a sentence on the recommended row's predicted values at the rate with headroom."""
+    """Return a sentence on the recommended row's metrics at the rate with headroom."""
     first, ask = plan.choices[0], plan.ask
     if first.with_headroom is None:
         return []
@@ -275,7 +275,7 @@ def _how_sure(choice: Choice) -> list[str]:
 
 
 def _memory_limit(choice: Choice) -> list[str]:
-    """Return a sentence on the use of a GPU's memory if KV memory limits the rate."""
+    """Return a sentence on how a GPU's memory is used, if KV memory limits the rate."""
     if choice.memory is None:
         return []
     gib = choice.memory
@@ -320,7 +320,7 @@ def write_files(plan: Plan, folder: Path) -> None:
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """Return the rows of plan.csv, best first, as column -> value; column names have the unit."""
+    """Return the rows of plan.csv, best first, as dicts; column names have the unit."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
         _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))

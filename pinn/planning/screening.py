@@ -43,7 +43,7 @@ _GRAIN_TOKENS = 64
 def step_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return the seconds of steps with equal requests; ``requests`` are as for ``uniform_sums``."""
+    """Return step times in seconds with equal requests; arguments as in ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
@@ -51,7 +51,7 @@ def step_seconds(
 def lone_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return lower bounds of step times in seconds: one rank works while all others are idle.
+    """Return lower bounds of step times in seconds: only one data-parallel rank works.
 
     ``requests`` are the arguments of ``uniform_sums``: numbers and lengths of equal requests.
     """
@@ -112,7 +112,7 @@ def least_excess(
 
 
 def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
-    """Return the seconds in which an idle server computes a prompt of ``new`` tokens in chunks.
+    """Return the time in seconds in which an idle server computes ``new`` prompt tokens in chunks.
 
     ``known`` tokens before them are already in the KV cache.
     """
@@ -131,7 +131,7 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
 
 
 def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray, " requests"]:
-    """Return each prompt's number of transferred or shared tokens, which are not computed."""
+    """Return the number of each prompt's tokens that are not computed: transferred or shared."""
     ready = workload.transferred_tokens
     if not latency.deployment.recipe.prefix_caching:
         return ready
@@ -139,7 +139,7 @@ def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray,
 
 
 def _rounded(tokens: np.ndarray) -> np.ndarray:
-    """Return numbers of tokens rounded down to a multiple of ``_GRAIN_TOKENS``, but at least 1."""
+    """Round numbers of tokens down to a multiple of ``_GRAIN_TOKENS``, but to at least 1."""
     return np.maximum(tokens // _GRAIN_TOKENS * _GRAIN_TOKENS, 1)
 
 
@@ -377,7 +377,7 @@ def _scheduler_limits(candidate: Candidate) -> tuple[int, int]:
 
 
 def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
-    """Return the reason why a candidate's higher ``max_num_seqs`` has no effect; None if it may.
+    """Return why a candidate's higher ``max_num_seqs`` has no effect; None if it may have one.
 
     It has no effect if an otherwise equal candidate in ``unfilled`` never reached its lower limit.
     """

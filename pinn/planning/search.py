@@ -53,7 +53,7 @@ _Step = Callable[[PlanningProblem, Task[Given]], _Result | None]
 
 
 def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[list[Candidate]]:
-    """Group candidates by equal hardware; with ``each_alone``, every candidate is a group."""
+    """Group candidates by hardware; with ``each_alone``, each candidate is its own group."""
     if each_alone:
         return [[candidate] for candidate in candidates]
     ordered = sorted(candidates, key=lambda c: str(c.hardware))
@@ -61,7 +61,7 @@ def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[li
 
 
 def _digest(problem: PlanningProblem) -> str:
-    """Return the digest of everything that determines a search's results, except its candidates.
+    """Return the digest of all that determines a search's results, except its candidates.
 
     The command-line words of the load are part of the digest, since rows contain them. If the words
     name a file, its content is part of the digest too.
@@ -82,9 +82,9 @@ class Search:
         workers: Processes that run simulations.
         budget: Time budget of the search.
         cache: Folder of results of earlier searches; None for the user's cache.
-        screened: Index of a hardware configuration -> result of its screening.
-        sized: Index of a hardware configuration -> result of sizing its fleets.
-        rows: Index of a hardware configuration -> row of the plan.
+        screened: Screening result of each hardware configuration, by its index.
+        sized: Sizing result of each hardware configuration, by its index.
+        rows: Row of the plan for each hardware configuration, by its index.
         is_interrupted: Whether an interrupt ended the search.
         spent_s: Step of the search -> wall-clock seconds. ``start-up`` is the time before the first
             step.
@@ -128,12 +128,12 @@ class Search:
 
     @property
     def untried(self) -> dict[int, Sequence[Candidate]]:
-        """Index of each hardware configuration that was not screened -> its candidates."""
+        """Candidates of each hardware configuration that was not screened, by its index."""
         return {i: group for i, group in enumerate(self.groups) if i not in self.screened}
 
     @property
     def fastest(self) -> dict[int, tuple[Candidate, float]]:
-        """Index of a hardware configuration -> its fastest candidate, and the screened rate."""
+        """Fastest candidate of each hardware configuration, and its screened rate, by its index."""
         return {i: self.kept(i)[0] for i, found in self.screened.items() if found.kept}
 
     def kept(self, i: int) -> Sequence[tuple[Candidate, float]]:
@@ -159,7 +159,7 @@ class Search:
 
     @property
     def fleets(self) -> dict[int, tuple[Candidate, SizedFleet]]:
-        """Index of a hardware configuration -> candidate and its sized fleet, cheapest first."""
+        """Candidate and sized fleet of each hardware configuration, by index, cheapest first."""
         found = {
             i: (self.kept(i)[sized.best.place][0], sized.best)
             for i, sized in list(self.sized.items())
@@ -182,7 +182,7 @@ class Search:
         return ", ".join(parts)
 
     def _find_fleets(self, top: int) -> None:
-        """Screen hardware and size fleets, in rounds, until all is screened or time is over."""
+        """Screen hardware and size fleets in rounds, until all is screened or the time is over."""
         budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
         while True:
@@ -207,7 +207,7 @@ class Search:
             self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
-        """Size fleets of hardware ``must``, even without time left, and ``may`` if time is left."""
+        """Size fleets of hardware ``must`` in any case, and of ``may`` while time is left."""
         waiting = [i for i in (*must, *may) if i not in self.sized]
         tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
         for i, result in self._results("fleets", size_group, SizingResult, tasks):
@@ -263,7 +263,7 @@ class Search:
         kind: type[_Result],
         tasks: Mapping[int, Task[Given]],
     ) -> Iterator[tuple[int, _Result]]:
-        """Yield (index of hardware, result) of a step of the search, cached results first.
+        """Yield (index of hardware, result) of one step of the search, cached results first.
 
         Partial results are not cached for later searches. A task that was skipped for lack of time
         yields nothing.

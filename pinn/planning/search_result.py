@@ -127,7 +127,7 @@ def _not_tried(gpu: str, rejected: Sequence[RejectedCandidate]) -> str:
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
-    """Return the reason why a GPU has no row, from the last step of the search that it reached."""
+    """Return why a GPU has no row, from the last step of the search that it reached."""
     own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
     nearest = [found for i in own if i in search.sized if (found := search.sized[i].nearest)]
     if nearest:

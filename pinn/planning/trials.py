@@ -63,7 +63,7 @@ def output_tokens_per_s(run: Run) -> float:
 def percentiles(
     values: Float[np.ndarray, " n"], counts: Shaped[np.ndarray, " n"], asked: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """Return name of a statistic -> its value over latencies, in seconds; None if it is infinite.
+    """Return statistics of latencies in seconds, by name; None for an infinite value.
 
     Args:
         values: Latencies in seconds.
@@ -120,7 +120,7 @@ class ErrorScenario:
 
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
-    """Return the engine settings for a routing rule; only prefix-aware routing gets weights."""
+    """Return the engine settings for a routing rule; only prefix-aware routing has weights."""
     if router not in ROUTERS:  # the rule is of a single replica's own load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""
@@ -129,7 +129,7 @@ def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
 
 @dataclass
 class Tally:
-    """Counts over a candidate's simulations so far.
+    """Counters over a candidate's simulations so far.
 
     Attributes:
         simulations: Number of simulations.
@@ -256,7 +256,7 @@ class Trials:
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:
-        """Return latencies with TTFT scaled by the part of its error that exceeds the steps' error.
+        """Scale TTFT by the part of its assumed error that exceeds the step times' error.
 
         The simulation already scales the step times by their error.
         """

@@ -58,7 +58,7 @@ def remove(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Link two neighbouring requests of a queue; -1 instead of a request means the queue's end."""
+    """Link two neighbouring requests of a queue; -1 as ``before`` or ``after`` means its end."""
     if before >= 0:
         engine.requests[before].after = after
     else:
@@ -145,7 +145,7 @@ def note_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def flush(engine: Engine, replica: int, number: int) -> None:
-    """Make the worker finish a KV transfer to or from host memory before its next batch."""
+    """Make the next batch wait until a KV transfer to or from host memory has ended."""
     if number >= engine.replicas[replica].jobs_first:
         job = job_of(engine, replica, number)
         if job.progress != DONE:
@@ -293,7 +293,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Return how many of a request's first ``hits`` cached blocks are in use by no request."""
+    """Return how many of a request's first ``hits`` cached blocks no other request uses."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
@@ -347,7 +347,7 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
 
 
 def free_blocks(engine: Engine, replica: int, r: int) -> None:
-    """Free a request's KV blocks, but keep its row of the block table allocated."""
+    """Free a request's KV blocks, but keep its row in the block table."""
     config, request = engine.config, engine.requests[r]
     if config.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):

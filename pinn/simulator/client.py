@@ -26,12 +26,12 @@ from pinn.simulator.state import (
 
 
 def group_of(engine: Engine, replica: int) -> int:
-    """Return the number of a replica's group, whose replicas run every step together."""
+    """Return the index of a replica's group, whose replicas run every step together."""
     return replica * engine.config.n_groups // engine.config.n_replicas
 
 
 def first_of(engine: Engine, group: int) -> int:
-    """Return the number of the first replica of a group."""
+    """Return the index of the first replica of a group."""
     return group * (engine.config.n_replicas // engine.config.n_groups)
 
 
@@ -41,7 +41,7 @@ def replicas_of(engine: Engine, group: int) -> range:
 
 
 def first_server(engine: Engine, replica: int) -> int:
-    """Return the number of the first API server in the deployment copy of a replica."""
+    """Return the index of the first API server in the deployment copy of a replica."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
@@ -85,7 +85,7 @@ def hear_of_step(engine: Engine, now: float) -> None:
 
 
 def stream(server: Server, now: float, token_s: float) -> None:
-    """Stream one token of a step that ended at ``now``; streaming takes ``token_s`` seconds."""
+    """Count one streamed token of a step that ended at ``now``; it takes ``token_s`` seconds."""
     _begin(server, now)
     server.work[2] += 1
     server.free_s = max(server.free_s, now) + token_s
@@ -113,7 +113,7 @@ def _begin(server: Server, now: float) -> None:
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
-    """Return whether new prompts have to wait during a group's next step; count such steps."""
+    """Return whether new prompts wait during a group's next step, and count steps of waiting."""
     if engine.config.prompt_wait_steps == 0:
         return False
     if engine.config.waits_for_all:
@@ -192,7 +192,7 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
 
     Args:
         engine: State of the engine.
-        r: Number of the request.
+        r: Index of the request.
         sampled: Number of tokens that the step sampled for the request: 1 + its draft tokens.
     """
     request, drafted = engine.requests[r], sampled - 1
@@ -216,7 +216,7 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
 
 
 def next_send_s(engine: Engine) -> float:
-    """Return the time in seconds when a client sends the next request; infinity while unknown."""
+    """Return the time in seconds when a client sends the next request; infinity if unknown."""
     counters = engine.counters
     if engine.config.role >= DECODES:
         return engine.endings[0].moment_s if counters.endings > 0 else np.inf
@@ -250,21 +250,21 @@ def push_ending(engine: Engine, r: int, moment: float) -> None:
 
 
 def pop_ending(engine: Engine) -> int:
-    """Remove the request that ends first from the heap of endings and return it."""
+    """Remove the request that ends first from the heap of endings; return its index."""
     counters = engine.counters
     counters.endings -= 1
     return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
 def send(engine: Engine, moment: float) -> int:
-    """Send the next request and return its number; return -1 if the server refuses it at once.
+    """Send the next request and return its index; return -1 if the server rejects it at once.
 
     Under a concurrency limit the request occupies the slot that was freed first. A conversation
     keeps its slot from turn to turn.
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
-        # Another engine, such as the prefill pool, hands requests over; their order is kept.
+        # Requests that another engine, such as the prefill pool, hands over keep their order.
         r = pop_ending(engine)
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)
@@ -313,7 +313,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """Record that a client sees its request end; a stage's last request may open the next stage."""
+    """Record that a client sees its request end; open the next stage after a stage's last one."""
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)
@@ -334,7 +334,7 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 
 
 def pass_on(engine: Engine, r: int, moment: float) -> None:
-    """Hand a request over to another engine, such as the other pool, at ``moment`` in seconds."""
+    """Hand a request over to another engine, such as the other P/D pool, at ``moment`` (s)."""
     counters = engine.counters
     leaving = engine.leaving[counters.leaving]
     leaving.moment_s, leaving.request = moment, r
@@ -351,7 +351,7 @@ def _open_stage(engine: Engine, moment: float) -> None:
 
 
 def open_next_stage(engine: Engine) -> None:
-    """Open load stages that are due by the clock, once earlier stages have sent all requests."""
+    """Open the load stages that are due, once earlier stages have sent all their requests."""
     config, counters = engine.config, engine.counters
     if config.stages_wait or counters.next == config.n_requests:
         return
@@ -497,7 +497,7 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
 
 
 def _drop_ended(engine: Engine, replica: int) -> None:
-    """Remove requests that no longer run from the running list, without reordering the rest."""
+    """Remove requests that no longer run from the running list; keep the order of the others."""
     state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):

@@ -45,8 +45,8 @@ class Config:
     pipeline_parallel_size: I8
     least_loaded: I8
     router: I8  # routing rule, or ``NO_ROUTER``
-    first_copy: I8  # number, within the fleet, of the engine's first server
-    router_interval_s: F8  # seconds between two updates of the router's view of the copies
+    first_copy: I8  # index, within the fleet, of the engine's first server
+    router_interval_s: F8  # interval in seconds between updates of the router's view of the copies
     prefix_weight: F8
     queue_weight: F8
     usage_weight: F8
@@ -89,9 +89,9 @@ class Config:
     stage_gap_s: F8
     transfer_latency_s: F8
     transfer_token_s: F8
-    source_token_s: F8  # seconds per transferred token on a prefill worker's link
+    source_token_s: F8  # transfer time per token on a prefill worker's link, in seconds
     admission_share: F8  # initial share of a request's output that SGLang reserves at admission
-    most_reread: F8  # maximum share of the decodes' KV reads that hits in the L2 cache save
+    most_reread: F8  # maximum share of the decodes' KV reads that L2 cache hits avoid
     # Second tier of the KV cache, described in ``pinn.simulator.offloading``.
     tier: I8  # second tier: ``NO_TIER``, ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``
     tier_chunks: I8
@@ -124,7 +124,7 @@ class Config:
     n_block_ids: I8  # number of KV blocks of a replica, plus 1 for the sentinel of the free list
     n_graphs: I8  # number of entries of the table of CUDA graph sizes
     n_guesses: I8  # maximum number of requests that an admission check considers
-    n_tier: I8  # number of chunks, ARC's ghost entries and list ends of a second KV tier
+    n_tier: I8  # length of a second KV tier's array: chunks, ARC's ghost entries and list ends
     n_tier_keys: I8
     n_seen: I8
     n_nodes: I8  # maximum number of nodes of a radix tree
@@ -144,7 +144,7 @@ class Counters:
     deadlines: I8  # number of events in the heap of client timeouts
     due: I8  # number of events in the heap of next turns of conversations
     all_sent: I8
-    next: I8  # number of the next request to send
+    next: I8  # index of the next request to send
     sent: I8  # number of requests whose clients still wait, under a concurrency limit
     unresolved: I8  # number of unfinished requests of the open load stage
     n_steps: I8  # number of filled rows of the step records
@@ -189,7 +189,7 @@ class Engine(NamedTuple):
     table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
     slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
-    # for each replica and block key: number of the first KV block with the key, 0 if there is none
+    # for each replica and block key: index of the first KV block with the key, 0 if there is none
     holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]
     # time in seconds when a block key last entered or left a replica's prefix cache
     key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]
@@ -346,7 +346,7 @@ _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
-    """Set the lengths of the arrays of a second KV tier; they are minimal without one."""
+    """Set the lengths of a second KV tier's arrays in ``config``; minimal ones without a tier."""
     on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
     chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
     config.n_tier = LISTS + chunks
@@ -387,7 +387,7 @@ def _make_idle(engine: Engine) -> None:
 
 
 def _make_tier(engine: Engine) -> None:
-    """Initialize a second KV tier as empty: all chunks are in its list of unused chunks."""
+    """Initialize a second KV tier as empty, with all chunks in its list of unused chunks."""
     engine.requests["tier_row"][:] = -1
     chunks, places = engine.tier, np.arange(engine.config.n_tier)
     ends = places < LISTS
@@ -420,7 +420,7 @@ def plain_engine(engine: Engine) -> Engine:
 
 
 def _plain(part: Any) -> Any:
-    """Convert a record or an array of records to Python objects; return other arrays unchanged."""
+    """Convert a record or an array of records to Python objects; return other values unchanged."""
     names = part.dtype.names
     if names is None:
         return part

@@ -17,7 +17,7 @@ from pinn.simulator.statistics import left_behind
 
 
 def latencies_s(run: Run) -> Latencies:
-    """Return metric -> latency of each request, in seconds.
+    """Return the latencies of each request in seconds, by metric.
 
     Latencies are infinite for requests that were not served, and NaN where a metric is undefined.
     TPOT is the mean gap between a request's tokens, (last - first) / (tokens - 1).
@@ -42,11 +42,11 @@ class Goodput:
         attainment: ``met_requests`` as a share of ``requests``.
         requests_per_s: Goodput: ``met_requests`` over the time from the first arrival to the last
             answer.
-        attainment_by_metric: Metric -> share of the requests that meet this metric's limit.
-        statistics_s: Limit on a statistic -> value of the statistic in seconds; infinite where
-            requests were not served, NaN where undefined.
+        attainment_by_metric: Share of the requests that meet a metric's limit, by metric.
+        statistics_s: Value in seconds of each limited statistic, by limit; infinite where requests
+            were not served, NaN where undefined.
         each: Limits on each request as text; empty without such limits.
-        limits_s: Metric -> limit on each request, in seconds.
+        limits_s: Limit on each request in seconds, by metric.
         met: Whether all limits are met and no queue is left behind. None if the SLO limits each
             request, but states no share of requests that must meet the limits.
         left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue
@@ -106,6 +106,6 @@ def goodput(run: Run, slo: Slo) -> Goodput:
 
 
 def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
-    """Return metric -> share of requests that meet the limit on this metric alone."""
+    """Return, by metric, the share of requests that meet the limit on this metric alone."""
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}

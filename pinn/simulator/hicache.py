@@ -50,7 +50,7 @@ def _stored_up_to(engine: Engine, replica: int, n: int) -> bool:
 
 
 def _store(engine: Engine, replica: int, r: int, n: int, locks: bool) -> bool:
-    """Plan to store a node in host memory (``write_backup``); return whether there is room."""
+    """Plan to store a node in host memory (``write_backup``); return whether it has room."""
     config, state, node = engine.config, engine.replicas[replica], engine.nodes[replica, n]
     missing = node.blocks - state.host_free
     if missing > 0:
@@ -114,7 +114,7 @@ def _drop_doubles(engine: Engine, replica: int, wanted: int) -> int:
 
 
 def make_room(engine: Engine, replica: int, wanted: int) -> None:
-    """Evict nodes from the GPU until ``wanted`` KV blocks are unused, as far as possible."""
+    """Evict nodes from the GPU until ``wanted`` KV blocks are unused or no node is evictable."""
     state = engine.replicas[replica]
     if state.unused >= wanted:
         return
@@ -152,7 +152,7 @@ def make_room(engine: Engine, replica: int, wanted: int) -> None:
 
 
 def _write_back(engine: Engine, replica: int, n: int) -> None:
-    """Store a node in host memory, and evict the node from the GPU once the store has ended."""
+    """Store a node in host memory; evict the node from the GPU when the store has ended."""
     if engine.config.tier_unified:
         _wait_for_stores(engine, replica)
         tree.note_double(engine, replica, n)
@@ -240,7 +240,7 @@ def load_back(engine: Engine, replica: int, r: int) -> int:
 
 
 def _hold_path(engine: Engine, replica: int, n: int, last: int, change: int) -> None:
-    """Protect host copies of nodes from eviction (``change`` 1), or end the protection (-1).
+    """Protect nodes' host copies from eviction (``change`` 1), or end their protection (-1).
 
     The nodes are on the path from node ``n`` up to its ancestor ``last``, which is not included.
     """

@@ -56,7 +56,7 @@ def begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
 
 
 def _first_planned(engine: Engine, replica: int) -> int:
-    """Return the number of the oldest transfer that has not begun."""
+    """Return the index of the oldest transfer that has not begun."""
     state = engine.replicas[replica]
     number, left = state.jobs_made, state.planned
     while left > 0:

@@ -80,7 +80,7 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
 
 
 def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record:
-    """Return named numbers, arrays and nested records as one record, in the given order.
+    """Combine named numbers, arrays and nested records in one record, in the given order.
 
     Compiled code receives the record as one pointer; the record's type has the names and shapes.
     """
@@ -96,7 +96,7 @@ def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record
 
 
 def cost_numbers(costs: StepCosts) -> np.record:
-    """Return a deployment's costs, such as seconds per unit of work, as a record of numbers.
+    """Return a deployment's costs (seconds per unit of work, and counts) as one record.
 
     ``costs`` has arrays with one entry for the deployment.
     """
@@ -120,7 +120,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return the context tokens that decodes read from GPU memory, without hits in the L2 cache.
+    """Return the context tokens that decodes read from GPU memory, without L2 cache hits.
 
     The first number is for full attention, the second for windowed attention.
     """
@@ -157,7 +157,7 @@ def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: 
 
 
 def shared_seconds(latency: LatencyModel, engine: Engine, group: int) -> float:
-    """Return the seconds of the experts' work in a group's step, which all its replicas share."""
+    """Return the time of the experts' work that a group's replicas share in a step, in seconds."""
     if not hasattr(latency, "shared_step_time"):
         return 0.0
     return float(latency.shared_step_time(*engine.groups[group].shared[: len(SHARED_SUMS)]))
@@ -168,14 +168,14 @@ def schedule_apart_if(
     engine: Engine,
     replica: int,
 ) -> None:
-    """Fill a batch with prompts only or decodes only, for engines that schedule them separately.
+    """Schedule a batch of prompts only or of decodes only, for engines that never mix them.
 
     For engines whose steps mix prompts and decodes, this scheduler is not compiled.
     """
     schedule_apart(engine, replica)
 
 
-#: Phase of a request -> method of the latency model that is called when the phase begins.
+#: Methods of the latency model that are called when a phase begins, by phase of a request.
 _METHODS = {
     ARRIVAL: "queueing_time",
     SCHEDULE: "scheduling_processing_time",
@@ -189,7 +189,7 @@ def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
-    """Return the API server's seconds per output token, and the seconds after the last token."""
+    """Return the API server's seconds per output token, and its seconds after the last token."""
     per_token = float(latency.output_token_processing_time())
     return per_token, float(latency.post_decode_fixed_overhead())
 
@@ -278,7 +278,7 @@ def encoder_numbers(encoder: EncoderTime) -> np.record:
 
 @inner
 def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
-    """Return the encoder's seconds for the images or audio clips that begin in the new batch."""
+    """Return the encoder's time on images or audio that begin in the new batch, in seconds."""
     of = latency.encoder
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth

@@ -38,7 +38,7 @@ from pinn.simulator.tiers import NOT_READY
 def add_job(
     engine: Engine, replica: int, r: int, kind: int, first: int, end: int, size: int
 ) -> None:
-    """Plan a transfer of ``size`` KV blocks: a request's chunks ``first`` to ``end`` - 1."""
+    """Plan a transfer of ``size`` KV blocks: chunks ``first`` to ``end`` - 1 of a request."""
     state = engine.replicas[replica]
     job = blocks.job_of(engine, replica, state.jobs_made)
     job.request, job.kind, job.first, job.end, job.blocks = r, kind, first, end, size
@@ -49,7 +49,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Make later users of a finished request's KV blocks wait until its last store has ended."""
+    """Make later users of a finished request's KV blocks wait for the end of its last store."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return
@@ -77,9 +77,9 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
 
     Args:
         engine: State of the engine.
-        replica: Number of the replica.
+        replica: Index of the replica.
         computed_s: Time in seconds when the GPU has computed the blocks that earlier steps store.
-        column: Number of the batch at whose end the scheduler learns of ended transfers.
+        column: Index of the batch at whose end the scheduler learns of ended transfers.
     """
     state = engine.replicas[replica]
     if engine.config.tier == BY_NODE:
@@ -113,7 +113,7 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
 
 
 def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) -> float:
-    """Run the stores of a batch before its step ends; return their end time in seconds."""
+    """Run a batch's stores before its step ends; return the time in seconds when they end."""
     end_s = _begin(engine, replica, STORE, computed_s)
     state = engine.replicas[replica]
     for number in range(state.jobs_first, state.jobs_made):
@@ -138,7 +138,7 @@ def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) ->
 
 
 def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
-    """Begin planned transfers of one kind (stores or loads) on the link to the host.
+    """Begin the planned transfers of one kind (stores or loads) on the link to the host.
 
     Return the end time in seconds of the last transfer that the next batch waits for, or 0.
     """
@@ -163,7 +163,7 @@ def _begin(engine: Engine, replica: int, kind: int, ready_s: float) -> float:
 
 
 def _lost(engine: Engine, replica: int, r: int) -> bool:
-    """Return whether the last scheduler call has preempted a request."""
+    """Return whether the last scheduler call preempted a request."""
     for i in range(engine.replicas[replica].preempted):  # noqa: SIM110  no generators compile
         if engine.preempted[replica, i] == r:
             return True
@@ -237,7 +237,7 @@ def complete(
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:
-    """Free the blocks of a finished request, now or when no transfer or batch uses them."""
+    """Free a finished request's blocks, now or once no transfer or batch uses them."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     engine.gone[replica, state.gone] = r
     state.gone += 1
@@ -327,7 +327,7 @@ def _free_rows(engine: Engine, replica: int, column: int) -> None:
 
 
 def return_slot(engine: Engine, replica: int, slot: int) -> None:
-    """Return a row of the block table to the free rows."""
+    """Mark a row of the block table as free."""
     state = engine.replicas[replica]
     engine.slot_stack[replica, state.free_slots] = slot
     state.free_slots += 1

@@ -1,4 +1,4 @@
-"""Prediction intervals of a run's metrics, from one run with shorter and one with longer times.
+"""Prediction intervals of a run's metrics, from one faster and one slower simulation.
 
 All metrics rise with the step time, so each end of an interval needs one run. Below saturation a
 metric is proportional to the step time. Where queues grow, the metric changes more.
@@ -23,7 +23,7 @@ from pinn.surrogate.encoder_time import HALF_WIDTH
 #: Log change of the step time, up and down, by which :func:`gains` estimates metrics' changes.
 NUDGE = math.log(1.1)
 
-#: Metric name -> mean of a run, in any unit of time.
+#: Means of a run, in any unit of time, by metric name.
 Figures = dict[str, float]
 
 
@@ -54,7 +54,7 @@ def end_figures(
     memory: tuple[EngineSpec | None, EngineSpec | None] | None = None,
     encoder: float = 0.0,
 ) -> tuple[Figures, Figures]:
-    """Return the metrics of a run with all times shorter, and of a run with all times longer.
+    """Return the metrics of two runs: one with all times shorter, one with all times longer.
 
     Args:
         job: Run at the predicted times.
@@ -77,7 +77,7 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """Return metric -> (lower, upper) end of its interval, for a run's means or one percentile.
+    """Return the (lower, upper) end of each metric's interval, for means or one percentile.
 
     TTFT gets the wider of its simulated interval and its interval below saturation. If this moves
     an end of TTFT, the end of E2E moves by the same time.
@@ -109,7 +109,7 @@ def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
 
 
 def standing_step(run: Run) -> str:
-    """Return a run's mean decode step as text: ``32 decode @ 1024`` (requests, context tokens)."""
+    """Return the mean decode step of a run as text: ``32 decode @ 1024`` (context tokens)."""
     r = run.requests
     steps = max(len(run.steps), 1)
     requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
@@ -118,7 +118,7 @@ def standing_step(run: Run) -> str:
 
 
 def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figures:
-    """Return the log change of each metric per log change of the step time, at least 0.
+    """Return each metric's log change per log change of the step time, at least 0.
 
     This gain is 1 if a metric is proportional to the step time, and above 1 if queues amplify it.
     """
@@ -126,7 +126,7 @@ def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figure
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
-#: Statistic of a latency -> latencies that have an interval of this statistic.
+#: Latencies that have an interval of a statistic, by statistic.
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
 #: Metrics that are rates, which fall when times rise.
 _RATES = ("responses_per_sec", "tokens_per_sec")
@@ -196,7 +196,7 @@ def simulated_intervals(
 
 
 def _figures(run: Run) -> Figures:
-    """Return the metrics that have intervals, and the share of requests that did not finish."""
+    """Return a run's metrics that have intervals, and its share of unfinished requests."""
     metrics = run_statistics(run)
     times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
     found = {name: float(metrics[name]) for name in (*times, *_RATES)}

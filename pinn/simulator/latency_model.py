@@ -37,13 +37,13 @@ class LatencyModel(Protocol):
     """Predictor of all times of a simulation; methods return finite seconds, at least 0."""
 
     def step_time(self, batch: Batch) -> float:
-        """Return the seconds of one engine step for a batch; positive."""
+        """Return the time in seconds of one engine step for a batch; positive."""
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """Return the API server's seconds on a request until it enters the engine's input queue."""
+        """Return the API server's time before a request enters the engine's queue, in seconds."""
 
     def output_token_processing_time(self) -> float:
-        """Return the API server's seconds for each token that it streams."""
+        """Return the API server's time in seconds for each token that it streams."""
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:
         """Return a request's delay in seconds before its first token, outside queue and steps."""
@@ -52,4 +52,4 @@ class LatencyModel(Protocol):
         """Return a request's extra delay in seconds per preemption, without its recomputation."""
 
     def post_decode_fixed_overhead(self) -> float:
-        """Return the seconds from a request's last token until its client sees the request end."""
+        """Return the time from a request's last token until its client sees its end, in seconds."""

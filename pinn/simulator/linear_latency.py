@@ -69,7 +69,7 @@ class LinearLatency:
         return hooks.numbers(**self._steps(own), alpha=alpha, **values)
 
     def _steps(self, beta: np.ndarray) -> dict[str, float | np.ndarray | np.record]:
-        """Return name -> value of the compiled record's fields for step times with ``beta``."""
+        """Return the compiled record's fields that step times with ``beta`` need, by name."""
         drafts = speculation.speculative_costs(self.deployment)
         values: dict[str, float | np.ndarray | np.record] = {}
         if drafts is None:
@@ -97,7 +97,7 @@ class LinearLatency:
         return float(self._seconds([batch], own, shared_s)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
-        """Return the seconds of the experts' work that all ranks share in a step.
+        """Return the time in seconds of the experts' work that all ranks share in a step.
 
         The arguments are means over the ranks: prompts, decodes and prompt tokens of the step.
         """
@@ -119,11 +119,11 @@ class LinearLatency:
         return seconds
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """Return the API server's seconds on a request (phase ``arrival_to_queue``)."""
+        """Return the API server's time in seconds on a request (phase ``arrival_to_queue``)."""
         return self._phase("arrival_to_queue", prompt_tokens)
 
     def output_token_processing_time(self) -> float:
-        """Return the API server's seconds on each streamed token (phase ``output_token``)."""
+        """Return the API server's time per streamed token, in seconds (phase ``output_token``)."""
         return self._phase("output_token")
 
     def scheduling_processing_time(self, prompt_tokens: float) -> float:

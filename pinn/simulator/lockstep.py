@@ -61,7 +61,7 @@ def share_work(engine: Engine, group: int) -> None:
 
 
 def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: float) -> float:
-    """Return the share of a rank's layers that are launched eagerly, outside CUDA graphs.
+    """Return the share of a rank's layers that are launched outside CUDA graphs.
 
     Beyond the largest graph, the share rises gradually with the number of tokens, like the feature
     ``launched_layer``. It equals ``pinn.physics.step_values.eager_layers`` without the launches
@@ -84,7 +84,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:
-    """Return whether a replica's next batch delays prompts, because other requests decode."""
+    """Return whether a replica's next batch delays prompts because other requests decode."""
     config, state = engine.config, engine.replicas[replica]
     state.has_chunks = False
     if config.prompt_interval == 1 or state.unserved > 0:

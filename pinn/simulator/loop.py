@@ -40,11 +40,11 @@ END, _SEND, _TURN, _HANG_UP = range(4)
 
 
 def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> int:
-    """Advance an engine until every request has ended (DONE) or a record buffer is nearly FULL.
+    """Advance an engine until every request has ended or a record buffer is nearly full.
 
-    The loop pauses after ``until_s``, and when requests leave for the other pool. In plain Python
-    ``latency`` is any object with the methods of
-    ``pinn.simulator.latency_model.LatencyModel``.
+    Return DONE or FULL in these cases, PAUSED after ``until_s`` or when requests leave for the
+    other pool, and BAD_STEP if a step time is not positive and finite. In plain Python ``latency``
+    is any object with the methods of ``pinn.simulator.latency_model.LatencyModel``.
 
     The function is long because numba compiles a callee again for each of its callers.
     """
@@ -93,7 +93,7 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
 
 
 def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[float, int]:
-    """Return the seconds of a group's step, and the number of the slowest replica.
+    """Return the time in seconds of a group's step, and the index of the slowest replica.
 
     Ranks with shared experts exchange tokens in every layer, so they run in lockstep
     (``DPEngineCoreProc.run_busy_loop``). The step lasts as long as the slowest rank's own part
@@ -179,7 +179,7 @@ def _begin_turn(
 
 
 def _engine_free_s(engine: Engine, group: int, now: float) -> float:
-    """Return the time in seconds when an engine's loop continues, after its API server's work."""
+    """Return the time in seconds when an engine loop continues after its API server's work."""
     server = engine.servers[first_server(engine, first_of(engine, group))]
     return max(now, server.free_s) if engine.config.one_process else now
 
@@ -297,7 +297,7 @@ def _launch_nothing(engine: Engine, group: int) -> None:
 
 
 def _tokens_known_s(engine: Engine, group: int, column: int) -> float:
-    """Return the time in seconds when the last pipeline stage has generated a batch's inputs."""
+    """Return the time in seconds when the last pipeline stage has generated a batch's input."""
     moment = 0.0
     if engine.config.pipeline_parallel_size == 1:
         return moment
@@ -344,7 +344,7 @@ def _record(engine: Engine, group: int, start: float, duration: float, slowest: 
 
 
 def _end_turn(engine: Engine, group: int) -> None:
-    """Set the time of a group's next turn: the end of its oldest batch, or the next arrival."""
+    """Set the time of a group's next turn: when its oldest batch ends or a request arrives."""
     state = engine.groups[group]
     if state.in_flight > 0:
         state.wake_s = engine.batch_end_s[group, state.oldest]
@@ -391,7 +391,7 @@ def advance_pools(
 
 
 def _send_on(prefill: Engine, decode: Engine) -> None:
-    """Send requests with computed prompts to the decode servers, with their remaining timeouts."""
+    """Send requests with computed prompts to decode servers, with the rest of their timeouts."""
     for i in range(prefill.counters.leaving):
         r, moment = prefill.leaving[i].request, prefill.leaving[i].moment_s
         prompt, answer = prefill.requests[r], decode.requests[r]
@@ -402,7 +402,7 @@ def _send_on(prefill: Engine, decode: Engine) -> None:
 
 
 def answer(engine: Engine, front: Engine) -> None:
-    """Report an engine's ended requests to the clients, whose requests are in ``front``."""
+    """Report ended requests of an engine to their clients, whose requests are in ``front``."""
     for i in range(engine.counters.leaving):
         client.resolve(front, engine.leaving[i].request, engine.leaving[i].moment_s)
     engine.counters.leaving = 0

@@ -1,4 +1,4 @@
-"""Metrics of a run, and the sums of step features from which each metric follows."""
+"""Metrics of a run as functions of its step features."""
 
 import re
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ def failed_share(run: Run, stage: str) -> float:
 
 
 def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | None]:
-    """Return a latency of every request in seconds, and the metric's percentile (None: mean)."""
+    """Return a latency of each request in seconds, and the metric's percentile or None (mean)."""
     r = run.requests
     if figure == "itl_mean_s":
         return (r.e2e_s - r.ttft_s) / r.token_gaps, None
@@ -106,7 +106,7 @@ _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 def features_spent(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"]
 ) -> Float[np.ndarray, "moments features"]:
-    """Return the sums of step features over all steps before each step; the last row is the total.
+    """Return the sums of step features over all steps before each step, and over all steps.
 
     Launching and the GPU's work overlap, so the features of the shorter of them count as 0.
     """
@@ -177,7 +177,7 @@ def request_delay_features(
 def _integral(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
 ) -> Float[np.ndarray, "moments requests features"]:
-    """Return step features summed up to each moment (s); within a step, sums grow linearly."""
+    """Return step features summed up to each moment (s); sums grow linearly within a step."""
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)
@@ -242,7 +242,7 @@ def mean_steps(run: Run) -> MeanSteps:
 def _spread(
     steps: int, begin: np.ndarray, end: np.ndarray, amount: np.ndarray
 ) -> Float[np.ndarray, " steps"]:
-    """Return, per step, the sum of the amounts whose range of steps includes the step.
+    """Return the sum of the amounts in each step.
 
     The i-th amount counts in the steps ``begin[i]`` to ``end[i] - 1``.
     """
@@ -281,7 +281,7 @@ def _means(sums: batch_sums.BatchSums, begin: np.ndarray, size: np.ndarray) -> b
 def figure_features(
     latency: LinearLatency, run: Run, figures: Sequence[tuple[str, str]]
 ) -> tuple[Float[np.ndarray, "figures step_features"], Float[np.ndarray, "figures alphas"]]:
-    """Return, per metric, the mean step and request features of the requests that determine it.
+    """Return the mean step and request features of the requests that determine each metric.
 
     Suppose that the coefficients of the step features (beta) or of the request features (alpha)
     change, but batches and the API server's order of work do not. A metric then changes by as much

@@ -47,7 +47,7 @@ def chunk_tokens(engine: Engine) -> int:
 
 
 def hit_tokens(engine: Engine, replica: int, r: int, computed: int) -> int:
-    """Return how many tokens to load from the second tier after the ``computed`` tokens.
+    """Return how many tokens after the ``computed`` ones to load from the second tier.
 
     Return -1 to repeat the lookup later, because chunks are still being stored or loaded.
     """
@@ -100,7 +100,7 @@ def _prompt_hit(engine: Engine, replica: int, request: Request, computed: int) -
 
 
 def load_in_step(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
-    """Plan a load of whole chunks, for which the request's first step waits (LMCache)."""
+    """Plan a load of whole chunks, which the request's first step waits for (LMCache)."""
     request, tokens = engine.requests[r], chunk_tokens(engine)
     first = computed // tokens
     end = -(-(computed + hit) // tokens)
@@ -143,7 +143,7 @@ def finish_load(engine: Engine, replica: int, r: int) -> None:
 
 
 def reserved_blocks(engine: Engine, replica: int) -> int:
-    """Return how many more KV blocks are needed by prompts whose load or prefill is in progress."""
+    """Return how many more KV blocks the prompts in loading or prefill need."""
     needed = 0
     for i in range(engine.replicas[replica].running):
         needed += _missing_blocks(engine, engine.running[replica, i])
@@ -241,7 +241,7 @@ def _plan_by_job(engine: Engine, replica: int) -> None:
 
 
 def _store(engine: Engine, replica: int, r: int, after: int) -> None:
-    """Plan a store of a request's whole chunks that it has not stored yet, if the tier has room.
+    """Plan a store of the whole chunks that a request has not stored yet, if there is room.
 
     ``after`` is the number of the request's computed tokens after the batch.
     """
@@ -281,7 +281,7 @@ def _reserve(
 ) -> int:
     """Reserve room for a request's chunks ``first`` to ``end`` - 1 (``prepare_store``).
 
-    Return how many of them must be stored; -1 if too few other chunks can be evicted.
+    Return the number of chunks that must be stored; -1 if too few other chunks can be evicted.
     """
     state, by_job = engine.replicas[replica], engine.config.tier == BY_JOB
     missing, spared = 0, 0
@@ -321,7 +321,7 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """Mark the chunks that a request offers to store as used, except chunks being stored now."""
+    """Mark chunks that a request offers to store as used, except chunks that are being stored."""
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]

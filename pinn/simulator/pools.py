@@ -44,12 +44,12 @@ class Transfers:
     link_bytes: Float[np.ndarray, " requests"]
 
     def columns(self) -> dict[str, Shaped[np.ndarray, " requests"]]:
-        """Return column name -> values of the table of transfers, one value per request."""
+        """Return the columns of the table of transfers by name, with one value per request."""
         return {f"transfer_{f.name}": getattr(self, f.name) for f in fields(self)}
 
     @property
     def waited_s(self) -> Float[np.ndarray, " requests"]:
-        """Seconds from the prefill's end to the KV's arrival, without the link time."""
+        """Time in seconds from the prefill's end to the KV's arrival, without the link time."""
         return self.ready_s - self.left_s - self.link_s
 
 
@@ -155,7 +155,7 @@ class Link:
     Attributes:
         bytes_per_s: Bandwidth of each GPU in one direction, in bytes/s; infinity for transfers
             that take no time.
-        latency_s: Seconds before each transfer starts.
+        latency_s: Delay in seconds before each transfer starts.
     """
 
     bytes_per_s: float
@@ -249,7 +249,7 @@ def simulate_pools(
 
 
 def halves(workload: Workload) -> tuple[Workload, Workload]:
-    """Return the workload of the prefill servers, and the workload of the decode servers.
+    """Split a workload into the prefill servers' part and the decode servers' part.
 
     A request without output passes through both pools like a request with one output token.
 
@@ -266,7 +266,7 @@ def halves(workload: Workload) -> tuple[Workload, Workload]:
 
 
 def _check_alike(prefill: Deployment, decode: Deployment) -> None:
-    """Refuse pools whose KV layouts differ, since keys and values are copied unchanged."""
+    """Raise an error if two pools have different KV layouts, since KV is copied unchanged."""
     for what, one, other in (
         ("model", prefill.model.name, decode.model.name),
         ("format of the KV cache", prefill.kv_cache_precision.name, decode.kv_cache_precision.name),

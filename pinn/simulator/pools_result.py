@@ -54,7 +54,7 @@ class PoolsSimulation(Served):
 
     @cached_property
     def pools(self) -> dict[str, Metrics]:
-        """Return pool name (``prefill``, ``decode``) -> metrics of the pool's engines."""
+        """Return the metrics of each pool's engines, by pool name (``prefill``, ``decode``)."""
         pools = {"prefill": (self.prefill, self.found.prefill), "decode": (self.decode, self.run)}
         return {
             name: {"workers": pool.engine.replicas, "gpus": pool.gpus}

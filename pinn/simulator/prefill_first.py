@@ -283,7 +283,7 @@ def _go_on(engine: Engine, replica: int, left: int, expected: float) -> tuple[in
 
 
 def _spare_block(engine: Engine) -> int:
-    """Return the KV tokens that SGLang 0.5.22 and later keep free for each request of a batch."""
+    """Return the KV tokens that SGLang 0.5.22 and later keep free per request of a batch."""
     return engine.config.block_tokens if engine.config.foresees_ends else 0
 
 
@@ -394,7 +394,7 @@ def _guess(engine: Engine, replica: int, r: int, guesses: int) -> int:
 
 
 def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> int:
-    """Insert a request into the list ordered by remaining output tokens.
+    """Insert a request into a list that is ordered by remaining output tokens.
 
     The request comes after equal entries, or before them if ``late``. Return the new length.
     """

@@ -15,7 +15,7 @@ from pinn.simulator.state import FINISHED, LOAD, RUNNING, STORE, Request
 
 
 def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Give a waiting request its cached prefix and new blocks; return whether blocks suffice."""
+    """Give a waiting request its cached prefix and new blocks, if there are enough blocks."""
     request, state = engine.requests[r], engine.replicas[replica]
     tree.lock(engine, replica, state.matched)
     request.node, request.blocks, request.keyed_blocks = state.matched, hits, hits
@@ -31,7 +31,7 @@ def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Give a request all the blocks that it needs, or none; return whether they were allocated."""
+    """Allocate all blocks that a request needs, or none; return whether they were allocated."""
     size, state = engine.config.block_tokens, engine.replicas[replica]
     needed = max(-(-tokens // size) - request.blocks, 0)
     if needed > state.free_blocks:
@@ -83,7 +83,7 @@ def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_
 
 
 def _free(engine: Engine, replica: int, blocks: int) -> None:
-    """Add ``blocks`` blocks to the unused KV blocks of a replica."""
+    """Return ``blocks`` KV blocks to a replica's unused blocks."""
     state = engine.replicas[replica]
     state.unused += blocks
     state.free_blocks += blocks
@@ -94,7 +94,7 @@ def _walk(
 ) -> tuple[int, int]:
     """Insert a request's first ``blocks`` KV blocks into the radix tree (``insert``).
 
-    Return the last node, and the number of blocks that were already on the GPU.
+    Return the index of the last node, and the number of blocks that were already on the GPU.
     """
     request, config = engine.requests[r], engine.config
     place, end = request.first_key, request.first_key + blocks
@@ -142,7 +142,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def hear(engine: Engine, replica: int) -> None:
-    """Process ended batches, requests and KV transfers before the next batch is scheduled."""
+    """Process ended batches, requests and KV transfers, before the next batch is scheduled."""
     state, done_s = engine.replicas[replica], 0.0
     for i in range(state.gone):
         r = engine.gone[replica, i]

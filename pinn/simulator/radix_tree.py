@@ -10,7 +10,7 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import Node, Request
 
-#: Number of the root node, and numbers of the heaps of evictable leaves, on the GPU and in host
+#: Index of the root node, and indices of the heaps of evictable leaves, on the GPU and in host
 #: memory.
 ROOT = 1
 GPU, HOST = range(2)
@@ -157,7 +157,7 @@ def delete_node(engine: Engine, replica: int, n: int) -> None:
 
 
 def split(engine: Engine, replica: int, n: int, blocks: int) -> int:
-    """Split a node: its first blocks move to a new parent node (``_split_node``)."""
+    """Move a node's first blocks to a new parent, and return the parent (``_split_node``)."""
     rest = engine.nodes[replica, n]
     parent, first = rest.parent, rest.first
     _part(engine, replica, n)
@@ -208,7 +208,7 @@ def _count_free(engine: Engine, replica: int, blocks: int) -> None:
 
 
 def come_to_gpu(engine: Engine, replica: int, n: int) -> None:
-    """Count a node's blocks as present on the GPU, after an insertion or a load."""
+    """Count a node's blocks as being on the GPU, after an insertion or a load."""
     node = engine.nodes[replica, n]
     node.on_gpu = 1
     engine.nodes[replica, node.parent].gpu_children += 1
@@ -265,7 +265,7 @@ def idle_blocks(engine: Engine, replica: int, n: int) -> int:
 
 
 def note_double(engine: Engine, replica: int, n: int) -> None:
-    """Add node ``n`` to the list of nodes on GPU and host, or remove it (only with write-back)."""
+    """Add a node to the list of nodes on both GPU and host, or remove it (write-back only)."""
     config, node, state = engine.config, engine.nodes[replica, n], engine.replicas[replica]
     if config.tier_hits > 0 or not config.tier_unified:
         return

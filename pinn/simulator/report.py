@@ -14,7 +14,7 @@ from pinn.units import GIB
 #: Name of a mean latency -> (lower, upper) end of its 90 % interval, in ms. The upper end is None
 #: if the run with longer times serves nothing.
 Ends = Mapping[str, tuple[float, float | None]]
-#: Latency -> its row name in a table of latencies. Latencies that a run lacks are not shown.
+#: Row names in a table of latencies, by latency. Latencies that a run lacks are not shown.
 LATENCIES = {
     "e2e": "E2E latency",
     "ttft": "TTFT",
@@ -36,7 +36,7 @@ def print_report(
 
     Args:
         run: Run of the simulator.
-        statistics: Name of a metric -> its value in the run.
+        statistics: Values of metrics in the run, by name.
         intervals: Intervals of the run's mean latencies, in milliseconds.
         percentiles: Percentiles of latencies to print.
     """
@@ -94,7 +94,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """Return row name -> text: number of served requests, and requests and tokens per second."""
+    """Return table rows on served requests, and on requests and tokens per second, by name."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:
@@ -145,7 +145,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
 
 
 def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
-    """Return row name -> text on hits, loads, stores and evictions of a second KV tier."""
+    """Return table rows on hits, loads, stores and evictions of a second KV tier, by name."""
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
     text = (

@@ -42,7 +42,7 @@ def _finite(value: Json) -> Json:
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
-    """Return JSON entries on the load: ``steady_state``, and ``slo`` and ``reading`` if known."""
+    """Return the keys on the load in JSON: ``steady_state``; ``slo`` and ``reading`` if known."""
     reading = run.workload.reading
     found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:
@@ -222,7 +222,7 @@ class Simulation(Served):
         return [*lines, str(found.distance["sentence"])]
 
     def _edge_lines(self) -> list[str]:
-        """Return a sentence if the run needs more KV cache than a real server may have."""
+        """Return a warning if the run needs more KV cache than a real server may have; else []."""
         ends = self.intervals.kv_blocks if self.intervals else None
         held, blocks = round(self.metrics["kv_usage_max"] * self.run.kv_blocks), self.run.kv_blocks
         if ends is None or held <= ends[0]:

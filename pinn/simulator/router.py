@@ -17,8 +17,9 @@ from pinn.simulator.draws import uniform_number
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWARE, SERVES
 
-#: Minimum seconds between two reports of queue lengths from the coordinator to the load balancer
-#: (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``, ``min_stats_update_interval_ms``).
+#: Minimum interval in seconds between two reports of queue lengths from the coordinator to the load
+#: balancer (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``,
+#: ``min_stats_update_interval_ms``).
 PUBLISH_INTERVAL_S = 0.1
 #: First position of the router among a request's random numbers, above those of output tokens.
 _DRAWS = 1 << 30
@@ -27,7 +28,7 @@ NO_QUEUE = 1 << 60
 
 
 def route(engine: Engine, r: int, moment: float) -> int:
-    """Return the number of the replica that receives a request."""
+    """Return the index of the replica that receives a request."""
     config = engine.config
     if config.n_replicas == 1:
         return 0
@@ -104,11 +105,11 @@ def shortest_queue(engine: Engine) -> int:
 
 
 def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
-    """Return the open copy with the highest score, this score, and a random number for ties.
+    """Return the best open copy, its score, and the random number that breaks ties.
 
     Args:
         engine: State of the engine whose copies are compared.
-        r: Number of the request.
+        r: Index of the request.
         most: Maximum queue length of all copies, including copies in other engines.
         least: Minimum queue length of all copies, including copies in other engines.
     """

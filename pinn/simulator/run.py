@@ -37,8 +37,8 @@ class RequestRecords:
 
     Attributes:
         status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
-        stage: Number of the load stage.
-        replica: Number of the data-parallel replica.
+        stage: Index of the load stage.
+        replica: Index of the data-parallel replica.
         prompt_tokens: Prompt length.
         output_tokens: Tokens generated; 0 for a request without output.
         cached_tokens: Prompt tokens found in the prefix cache when the request was first scheduled.
@@ -194,7 +194,7 @@ class StepRecords:
 
     @property
     def whole_sums(self) -> BatchSums:
-        """Batch sums of shape ``[steps]``; keys shared by several decodes count for each decode."""
+        """Batch sums of shape ``[steps]``; keys that decodes share count once per decode."""
         return BatchSums(*(self.table[:, state.FIRST_SUM + i] for i in range(len(state.SUMS))))
 
     @property
@@ -235,12 +235,12 @@ class Run:
 
     @property
     def step_replicas(self) -> int:
-        """Number of replicas that a recorded step covers: the replicas of a group."""
+        """Number of replicas in a group, all of which a recorded step covers."""
         return self.replicas // self.groups
 
     @property
     def step_blocks(self) -> int:
-        """Number of KV cache blocks of the replicas that a recorded step covers."""
+        """Number of KV cache blocks of a group's replicas, all of which a recorded step covers."""
         return self.kv_blocks * self.step_replicas
 
 
@@ -261,7 +261,7 @@ def request_table(run: Run) -> pa.Table:
 def write_requests(
     run: Run, path: Path, further: Mapping[str, Shaped[np.ndarray, " requests"]] | None = None
 ) -> None:
-    """Write the table of requests to a Parquet file, with further columns if given.
+    """Write the table of requests, and columns in ``further``, to a Parquet file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -350,7 +350,7 @@ def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> No
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return, for each moment, the index of the time span that contains the moment."""
+    """Return the index of the time span that contains each moment."""
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 

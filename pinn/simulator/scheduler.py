@@ -60,7 +60,7 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
 
 
 def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float) -> float:
-    """Return the decodes' context tokens that the L2 cache serves, since requests share prefixes.
+    """Return the decodes' context tokens that the L2 cache serves because requests share prefixes.
 
     Attention kernels process one head at a time, so one head's keys of all requests have to fit in
     the L2 cache. The cache saves only reads of memory, no arithmetic.
@@ -107,7 +107,7 @@ def _slots(engine: Engine, tokens: int) -> int:
 
 
 def _cut(engine: Engine, wanted: int, budget: int) -> int:
-    """Return the number of a request's ``wanted`` tokens that the step's token budget allows.
+    """Return how many of a request's ``wanted`` tokens the step's token budget allows.
 
     A chunk other than the prompt's last is rounded down to a multiple of ``chunk_multiple``.
     """
@@ -174,7 +174,7 @@ def _schedule_waiting(engine: Engine, replica: int) -> None:
 
 
 def _start(engine: Engine, replica: int, r: int) -> bool:
-    """Schedule a waiting request, or start its KV load first; return whether the request fits."""
+    """Schedule a waiting request, or start its KV load first; return whether it fits."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     hits = blocks.cached_blocks(engine, replica, r) if request.computed == 0 else 0
     computed = max(request.computed, hits * config.block_tokens)

@@ -46,7 +46,7 @@ class Sensitivity:
     Attributes:
         figure: Name of the metric.
         value: Value of the metric.
-        coefficients: Name of a feature -> sensitivity to the feature's coefficient.
+        coefficients: Sensitivity to a feature's coefficient, by name of the feature.
     """
 
     figure: str
@@ -71,8 +71,8 @@ def coefficient_sensitivities(
         figure: Function of a run that returns the metric, such as
             ``lambda run: run.requests.e2e_s.mean()``.
 
-    Returns:
-        Feature name -> sensitivity to its coefficient; step features first, then request features.
+    Returns: Sensitivity to each feature's coefficient, by feature name; step features first, then
+        request features.
 
     Raises:
         PinnError: If the metric is 0 or undefined in the run.

@@ -35,7 +35,7 @@ def server_statistics(
 
 
 def server_of_requests(run: Run) -> Int[np.ndarray, " requests"]:
-    """Return the number of the server that each request was sent to."""
+    """Return the index of the server that each request was sent to."""
     return run.requests.replica // (run.replicas // run.copies)
 
 
@@ -72,7 +72,7 @@ def _statistics(run: Run, server: int, percentiles: Sequence[float]) -> Metrics:
 
 
 def server_table(servers: Sequence[Metrics], names: Sequence[str] = ()) -> Grid:
-    """Return a table of servers' metrics; of many servers only those with fewest or most requests.
+    """Return a table of servers' metrics; of more than eight servers only the extremes.
 
     Args:
         servers: Metrics of each server.

@@ -65,7 +65,7 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Set, per request, the request whose array of block keys it shares, and each array's size."""
+    """Find, per request, whose array of block keys it shares, and each array's size."""
     ends = np.ones(len(full), np.bool_)  # whether the last key of the array is the request's own
     for r in range(len(full)):
         d = donors[r]
@@ -346,7 +346,7 @@ _TIERS = {
 
 
 def _tier_settings(tier: HostTier, settings: Mapping[str, float], keys: int) -> dict[str, float]:
-    """Return name -> value of the engine's settings for a second KV tier.
+    """Return the engine's settings of a second KV tier by name.
 
     The number of chunks is limited to the number of block keys, since a run cannot fill more.
     """
@@ -380,7 +380,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the maximum share of decodes' KV reads whose saving by the L2 cache saves time.
+    """Return the maximum share of decodes' KV reads that L2 cache hits can save time for.
 
     If more reads were saved, attention's arithmetic would take longer than the remaining reads.
     """

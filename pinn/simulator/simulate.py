@@ -1,4 +1,4 @@
-"""Simulation of a workload on a deployment, once or many times (for intervals, sensitivities)."""
+"""Simulation of a workload on a deployment, once or many times."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -135,7 +135,7 @@ def simulate(
 def finished_run(
     workload: Workload, state: Engine, records: RequestRecords, kept: Recorded, blocks: int
 ) -> Run:
-    """Build a run from its parts; ``blocks`` is the number of KV cache blocks of one replica."""
+    """Build a run from its records; ``blocks`` is the KV cache size of a replica in blocks."""
     replicas, groups = int(state.config.n_replicas), int(state.config.n_groups)
     steps, gaps, transfers = kept
     asked = _as_asked(workload, records)
@@ -144,7 +144,7 @@ def finished_run(
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
-    """Set output tokens of requests without output to 0; their result counts as first token."""
+    """Set the output tokens of requests without output to 0; their result counts as first token."""
     alone = workload.output_tokens == 0
     if not alone.any():
         return records
@@ -234,7 +234,7 @@ def _collect(
 
 
 def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
-    """Append rows to columns in place, because joining parts later would need twice the memory."""
+    """Append rows to columns in place, since joining them later would need twice the memory."""
     if not columns:
         columns.extend(part.copy() for part in rows)
         return

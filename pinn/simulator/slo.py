@@ -39,7 +39,7 @@ _JOINED = re.compile(r",|\sand\s")
 _OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
-#: Metric -> seconds of each request; NaN where the metric is undefined for a request.
+#: Latencies of each request in seconds, by metric; NaN where the metric is undefined for a request.
 Latencies = Mapping[str, Float[np.ndarray, " requests"]]
 
 
@@ -77,7 +77,7 @@ class GoodputLimit:
 
     Attributes:
         share: Required share of requests; 0 if the SLO requires no share and only reports it.
-        seconds: Metric -> maximum allowed value, in seconds.
+        seconds: Maximum allowed value in seconds, by metric.
     """
 
     share: float
@@ -97,7 +97,7 @@ class GoodputLimit:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return how many of a number of ``requests`` have to meet the limits."""
+        """Return how many of ``requests`` requests have to meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
@@ -178,7 +178,7 @@ class Slo:
 
     @property
     def each(self) -> list[tuple[str, str, float]]:
-        """(Metric, name of the limited statistic, limit in seconds) of every limit."""
+        """(Metric, name of the limited statistic, limit in seconds) of each limit."""
         found = [(limit.metric, limit.name, limit.seconds) for limit in self.statistics]
         for shares in self._shares:
             found += [(metric, shares.what, seconds) for metric, seconds in shares.seconds.items()]
@@ -191,7 +191,7 @@ class Slo:
 
     @property
     def asked_statistics(self) -> list[str]:
-        """Names of limited statistics; for a share of requests, the percentile at that share."""
+        """Names of the limited statistics; for a share of requests, that share's percentile."""
         shares = [f"p{100 * shares.share:.10g}" for shares in self._shares]
         return [*(limit.name for limit in self.statistics), *shares]
 
@@ -249,7 +249,7 @@ class Slo:
         return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
 
     def is_missed(self, least: Latencies, requests: int) -> bool:
-        """Return whether a limit is certain to be missed, whatever the unfinished requests will do.
+        """Return whether a limit is certain to be missed, whatever unfinished requests will do.
 
         Args:
             least: Lower bounds of each request's latencies in seconds: 0 where nothing is known,
@@ -280,7 +280,7 @@ def _outcome(
     seconds: float = math.nan,
     share: float | None = None,
 ) -> LimitOutcome:
-    """Return the outcome of a limit; an excess of NaN (an undefined metric) counts as met."""
+    """Return the outcome of a limit; a NaN excess (undefined metric) counts as met."""
     excess = 0.0 if math.isnan(excess) else excess
     value, ratio = (each if math.isfinite(each) else None for each in (seconds, excess))
     return LimitOutcome(str(limit), limit.what, limit.bound, value, share, excess <= 1, ratio)

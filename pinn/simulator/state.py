@@ -100,7 +100,7 @@ class Request:
     transferred: I8
     preemptions: I4
     cached_tokens: I4  # prefix cache hit in tokens when first scheduled (vLLM's num_cached_tokens)
-    reused_tokens: I4  # prefix cache hits in tokens, summed over all times it was scheduled
+    reused_tokens: I4  # prefix cache hits in tokens, summed over all its schedulings
     first_key: I8
     offset_s: F8
     timeout_s: F8
@@ -112,9 +112,9 @@ class Request:
     first_s: F8  # engine time of the first token
     first_sent_s: F8  # time when the API server has sent the first token
     last_sent_s: F8
-    scheduling_s: F8  # seconds of the scheduling delay, which the client sees, but not the engine
+    scheduling_s: F8  # scheduling delay in seconds, which the client sees, but not the engine
     preemption_s: F8
-    early_preemption_s: F8  # seconds of preemption delays before the first token
+    early_preemption_s: F8  # preemption delays before the first token, in seconds
     early_preemptions: I8
     recomputed_tokens: I8  # prompt and generated tokens at each preemption, summed
     # Work of the API server since it was last idle, up to three times: when the request was handed
@@ -125,7 +125,7 @@ class Request:
     source: I8  # prefill worker that sends keys and values, or copy that a fleet's router chose
     loading_s: F8  # time when KV blocks for the transferred keys and values were allocated
     moved: I8  # number of tokens transferred to the decode server, which had cached the others
-    eligible: I8  # number of the first scheduler call in which the request may decode again
+    eligible: I8  # index of the first scheduler call in which the request may decode again
     token_s: F8  # end time of the last batch that samples a token for the request
     unverified: I8  # number of draft tokens in ``computed`` that no ended step has verified yet
     drafted_tokens: I8  # number of draft tokens that steps have verified
@@ -138,14 +138,14 @@ class Request:
     arriving: I4  # number of tokens in the GPU's KV cache once the request's load has ended
     first_seen: I8  # index of the request's first entry in ``tier_seen``
     tier_chunks: I4  # number of the request's first chunks that are stored or need no store
-    tier_end: I4  # number of the last chunk that the request has stored, plus 1
+    tier_end: I4  # 1 + index of the last chunk that the request has stored
     tier_blocks: I4  # number of KV blocks when the request was last scheduled
     tier_jobs: I4  # number of the request's transfers in flight
     tier_row: I4  # row of the block table when the request ended; -1 without blocks
     tier_stores: I1  # 1 if the request has stored a chunk
     tier_frees: I1  # 1 if a later step frees the request's row of the block table
     prefilling: I1  # 1 while the prompt is being computed or loaded
-    tier_turn: I8  # number of the scheduler call that first scheduled the request
+    tier_turn: I8  # index of the scheduler call that first scheduled the request
     tier_rank: I8
     tier_near: I8  # index of the chunk whose LRU rank the request has set last
     loaded_tokens: I8
@@ -210,7 +210,7 @@ class Replica:
     link_free_s: F8  # time when the link to the host is free
     heard_s: F8  # time when the scheduler last processed ended batches
     tier_target: F8  # ARC's target size of T1 (target_t1_size)
-    jobs_first: I8  # number of the oldest transfer in flight
+    jobs_first: I8  # index of the oldest transfer in flight
     jobs_made: I8
     seen_ends: I8  # number of transfers whose end the worker has seen, but not the scheduler
     events: I8  # number of events of transfers so far: planned, begun, ended, reported
@@ -232,15 +232,15 @@ class Replica:
     host_free: I8  # number of unused chunks in host memory
     ticks: I8  # number of uses of nodes so far, the clock of the LRU policy
     free_nodes: I8
-    leaves: Pair  # numbers of evictable leaves on the GPU and in host memory
+    leaves: Pair  # number of evictable leaves on the GPU, and in host memory
     matched: I8  # last node of the latest prefix match that is on the GPU
     best: I8  # last node of the latest prefix match, on the GPU or in host memory
     host_hits: I8  # number of blocks between ``matched`` and ``best``
-    doubles: I8  # first node in the list of nodes on GPU and host; next field: last node
-    last_double: I8
+    doubles: I8  # first node in the list of nodes on the GPU and in host memory
+    last_double: I8  # last node in this list
     load_free_s: F8  # time when the link from the host is free
     load_start_s: F8  # time when the loads of the batch under construction begin
-    load_s: F8  # seconds of the loads of the batch under construction
+    load_s: F8  # time of the KV loads of the batch under construction, in seconds
     planned: I8  # number of planned transfers that have not begun
     loads: I8  # number of loads whose end the scheduler has not seen
 
@@ -249,7 +249,7 @@ class Copy:
     """State of a copy of the deployment, behind a router or a load balancer."""
 
     closed: I8  # 1 if the router sends no requests to this copy of the deployment
-    turn: I8  # number of the router's latest choice that went to this copy of the deployment
+    turn: I8  # index of the router's latest choice that went to this copy of the deployment
     seen_requests: I8  # number of the copy's unfinished requests in the router's view
     seen_waiting: I8
     seen_usage: F8  # KV cache usage in the router's view, from 0 to 1
@@ -270,7 +270,7 @@ class Group:
     waited: I8  # number of steps that prompts have waited for other prompts
     turns: I8  # number of batches since the group was last idle
     shared: Sums  # experts' work in a step, which all ranks share, divided by the number of ranks
-    events: I8  # ``Replica.events`` at the last launch of a step without tokens
+    events: I8  # value of ``Replica.events`` at the last launch of a step without tokens
 
 
 class Stage:
@@ -296,10 +296,10 @@ class Chunk:
     after: I4  # next chunk in the chunk's list
     before: I4
     key: I4  # key of the chunk's last block
-    references: I4  # loads in progress; -1 during the store; for a list's end, the list's length
-    kept: I1  # number of the list (``UNUSED``, ...) that contains the chunk
+    references: I4  # number of loads in progress; -1 during the store; for a list's end, its length
+    kept: I1  # index of the list (``UNUSED``, ...) that contains the chunk
     spared: I1  # 1 if the chunk must not be evicted now
-    owner: I8  # number of the request or of the transfer that has stored the chunk
+    owner: I8  # index of the request or of the transfer that has stored the chunk
     rank: I8
 
 
@@ -307,9 +307,9 @@ class Node:
     """Node of a radix tree, a run of KV blocks; node 0 means no node, node 1 is the root."""
 
     parent: I4
-    child: I4  # first child of the node; next two fields: the node's siblings
-    before: I4
-    after: I4
+    child: I4  # first child of the node
+    before: I4  # previous sibling of the node
+    after: I4  # next sibling of the node
     children: I4
     gpu_children: I4  # number of the node's children that are on the GPU
     first: I8  # index of the block key of the node's first KV block
@@ -322,7 +322,7 @@ class Node:
     listed: I1  # 1 if the node is in the list of nodes that are on the GPU and in host memory
     double_before: I4
     double_after: I4
-    loading: I8  # 1 + number of the transfer that loads the node, or 0
+    loading: I8  # 1 + index of the transfer that loads the node, or 0
     used: I8  # value of ``ticks`` at the node's last use
     place: Pair  # indices of the node in the two heaps of evictable leaves, or -1
 
@@ -331,10 +331,10 @@ class Job:
     """KV transfer between GPU and host memory, described in ``pinn.simulator.offloading``."""
 
     request: I8
-    planned: I8  # number of the scheduler call that planned the transfer
+    planned: I8  # index of the scheduler call that planned the transfer
     column: I8  # index of the batch whose end reports the transfer's end to the scheduler
-    first: I4  # first chunk to transfer; next field: last chunk plus 1
-    end: I4
+    first: I4  # first chunk to transfer
+    end: I4  # last chunk to transfer, plus 1
     blocks: I4
     kind: I1
     progress: I1
@@ -380,7 +380,7 @@ class Entry:
     new: I4  # number of the request's tokens computed in the batch
     cached: I4  # number of the request's tokens computed before the batch
     prefill: I1
-    sampled: I1  # number of tokens that the request may generate in the batch
+    sampled: I1  # maximum number of tokens that the request generates in the batch
 
 
 class Guess:

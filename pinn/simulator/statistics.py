@@ -13,7 +13,7 @@ from pinn.simulator.run import Run, StepRecords
 from pinn.simulator.transfers import tier_statistics
 from pinn.units import MILLISECOND
 
-#: Name of a metric in JSON -> its value; times are in milliseconds.
+#: Values of metrics by name in JSON; times are in milliseconds.
 Metrics: TypeAlias = dict[str, float]
 
 #: Percentiles that are computed for every latency.
@@ -91,7 +91,7 @@ def run_statistics(
 
     Args:
         run: Records of the run.
-        stage: Number of the load stage; None for all stages.
+        stage: Index of the load stage; None for all stages.
         percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
@@ -111,7 +111,7 @@ def client_statistics(
 
     Args:
         run: Records of the run.
-        stage: Number of the load stage; None for all stages.
+        stage: Index of the load stage; None for all stages.
         percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
     """
     r = run.requests
@@ -177,7 +177,7 @@ def latency_statistics(
     counts: Int[np.ndarray, " n"] | None = None,
     percentiles: Sequence[float] = (),
 ) -> Metrics:
-    """Return the mean and percentiles of ``seconds``, in milliseconds; counts default to 1."""
+    """Return mean and percentiles of ``seconds``, in milliseconds, weighted by ``counts``."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))
@@ -283,9 +283,9 @@ def left_behind(run: Run) -> str | None:
 
 
 def _waiting(run: Run, stage: int) -> tuple[int, int]:
-    """Return how many requests wait, and how many were due, when a stage's last one is due.
+    """Return the numbers of waiting and of due requests at the end of a stage.
 
-    The last one is the last single request or conversation that the stage begins.
+    The end is the time at which the stage's last single request or conversation is due.
     """
     r, due_s = run.requests, _due_s(run)
     mine = (r.stage == stage) & (r.status != "rejected")

@@ -31,7 +31,7 @@ class SteadyState:
     """Time span in which a load stage is in a steady state.
 
     Attributes:
-        stage: Number of the stage.
+        stage: Index of the load stage.
         begin_s: Start of the steady state, in seconds since the start of the load; None if not
             reached.
         end_s: Time when the stage's last request is sent, or its last conversation begins.

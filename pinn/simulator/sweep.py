@@ -88,7 +88,7 @@ class RateSweep:
 
     @property
     def table(self) -> list[dict[str, float]]:
-        """Metric -> value at each request rate, including ``rate_per_s`` and ``slo_attainment``."""
+        """Metrics at each request rate, including ``rate_per_s`` and ``slo_attainment``."""
         return [
             {"rate_per_s": rate, **run.metrics}
             | ({"slo_attainment": run.goodput.attainment} if run.goodput else {})
@@ -128,7 +128,7 @@ class RateSweep:
     def _latencies(
         self, metrics: Sequence[str], percentiles: Sequence[float]
     ) -> list[tuple[str, str]]:
-        """Return (heading, metric) of each latency column: requested statistics, or defaults."""
+        """Return (heading, metric) of each latency column: requested or default statistics."""
         shown = [percentile_name(p) for p in self.runs[0].reported.percentiles or percentiles]
         return [
             (name.upper() if of_all == "mean" else of_all, f"{name}_{of_all}_ms")
@@ -183,7 +183,7 @@ class RateSweep:
 
 
 def _holds(run: Served) -> bool:
-    """Return whether a run meets its SLO or, without an SLO, keeps up with the load."""
+    """Return whether a run meets its SLO; without an SLO, whether servers keep up."""
     met = run.goodput.met if run.goodput else None
     return run.overloaded is None if met is None else met
 

@@ -50,7 +50,7 @@ def link_last(engine: Engine, replica: int, place: int, kept: int) -> None:
 
 
 def _link(engine: Engine, replica: int, place: int, before: int) -> None:
-    """Link a chunk into its list behind chunk ``before``, or at the start behind the list's end."""
+    """Link a chunk into its list behind chunk ``before``, or at the start."""
     chunk, after = engine.tier[replica, place], engine.tier[replica, before].after
     chunk.before, chunk.after = before, after
     engine.tier[replica, before].after = place
@@ -88,13 +88,13 @@ def rank_last(engine: Engine, replica: int, place: int) -> None:
 
 
 def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: int) -> None:
-    """Set a chunk's LRU rank by the request that uses it, unless a later request has used it, too.
+    """Set a chunk's LRU rank for the request that uses it, unless a later request used it too.
 
     Args:
         engine: State of the engine.
-        replica: Number of the replica.
+        replica: Index of the replica.
         request: Request that uses the chunk; its first use of any chunk fixes its chunks' ranks.
-        chunk: Number of the chunk in the request; later chunks rank lower.
+        chunk: Index of the chunk in the request; later chunks rank lower.
         place: Index of the chunk in the tier, or 0 if the tier does not have the chunk.
     """
     if request.tier_rank == 0:
@@ -109,7 +109,7 @@ def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: 
 
 
 def _lower(engine: Engine, replica: int, request: Request, place: int, rank: int) -> int:
-    """Return the last chunk of the LRU list with a lower rank than ``rank``, or the list's end.
+    """Return the last chunk in the LRU list whose rank is below ``rank``, or the list's end.
 
     The search begins at the chunk that the request ranked last, unless a later request has ranked
     that chunk again.
@@ -171,7 +171,10 @@ def unused_chunks(engine: Engine, replica: int) -> int:
 
 
 def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
-    """Reserve an unused chunk for a key; the chunk is readable once its transfer has ended."""
+    """Reserve an unused chunk for a key, and return its index.
+
+    The chunk is readable once its transfer has ended.
+    """
     place = int(engine.tier_holder[replica, key])
     if place == 0:
         place = int(engine.tier[replica, UNUSED].after)

@@ -23,7 +23,7 @@ class TransferRecords:
     Attributes:
         request: Request whose keys and values are transferred, or the last of several such
             requests; -1 for a node that is stored when the GPU evicts it.
-        replica: Number of the data-parallel replica.
+        replica: Index of the data-parallel replica.
         load: Whether the transfer goes from host to GPU.
         blocks: Number of KV blocks transferred, in blocks of the GPU's cache.
         planned_s: Time when the transfer was submitted, in seconds.
@@ -41,7 +41,7 @@ class TransferRecords:
 
     @classmethod
     def of(cls, records: Shaped[np.ndarray, " transfers"]) -> TransferRecords:
-        """Build the transfers of a run from the records of its engine."""
+        """Build a run's table of KV transfers from the records of its engine."""
         names = {f.name for f in fields(cls)} - {"load"}
         return cls(load=records["kind"] == state.LOAD, **{name: records[name] for name in names})
 

@@ -114,7 +114,7 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Return the model of a config.json, from its keys or, failing that, transformers' modules."""
+    """Return the model of a config.json, from its keys or else from transformers' modules."""
     try:
         return model_from_config(config, source, settings)
     except UnknownLayersError as refusal:

@@ -25,7 +25,7 @@ def models_file(name: str) -> dict[str, Any]:
 
 
 def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
-    """Return the key of each list entry, in a table that has a list of entries per key."""
+    """Map each entry of a table's lists to the key of its list."""
     lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
     return {name: key for key, names in lists for name in names}
 
@@ -221,7 +221,7 @@ class ConfigFields:
         return {key: value for key, value in values.items() if isinstance(value, list)}
 
     def having(self, own: Mapping[str, object]) -> "ConfigFields":
-        """Return a copy of these fields, in which the values of given keys are replaced."""
+        """Return a copy of these fields with the values of given keys replaced."""
         return replace(self, text={**self.text, **own}) if own else self
 
     def layer_indices(self, key: str) -> set[int]:
@@ -302,7 +302,7 @@ LAYER_TYPES = frozenset(
 
 
 def check_supported(fields: ConfigFields) -> None:
-    """Refuse models with layers whose time cannot be predicted.
+    """Raise an error for a model with layers whose time cannot be predicted.
 
     Raises:
         UnknownLayersError: If a layer type is not supported, or ``model_type`` is missing.
@@ -330,7 +330,7 @@ def notice(fields: ConfigFields) -> str | None:
 
 
 def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
-    """Return (unsupported layer type, config.json key that reveals it) for each such type."""
+    """Return (unsupported layer type, config.json key that reveals it) pairs."""
     found = list[tuple[str, str]]()
     if fields.is_type("planned"):
         return found

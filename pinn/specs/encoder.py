@@ -168,7 +168,7 @@ def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpe
 
 
 def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return Qwen-Omni's thinker, the part that processes prompts; otherwise the whole config."""
+    """Return the part of Qwen-Omni's config that processes prompts; else the whole config."""
     found = config.get("thinker_config")
     return found if isinstance(found, Mapping) else config
 
@@ -219,7 +219,7 @@ def at(config: Mapping[str, object], path: str) -> Any:
 
 
 def size_of(text: str | int, sizes: Mapping[str, int]) -> int:
-    """Return a size that is written as a sum of products of numbers and names of sizes.
+    """Evaluate a size that is written as a sum of products of numbers and names of sizes.
 
     >>> size_of("3*width+2", {"width": 5})
     17
@@ -262,7 +262,7 @@ def _positions(family: Mapping[str, Any], own: Mapping[str, object], sizes: dict
 
 
 def merged_patches(config: Mapping[str, object], own: Mapping[str, object]) -> int:
-    """Return the number of patches along an edge of the square that becomes one image token."""
+    """Return the patches along the edge of the square that becomes one image token."""
     kernel = own.get("merge_kernel_size")
     if isinstance(kernel, list | tuple) and kernel and isinstance(kernel[0], int):
         return kernel[0]

@@ -143,7 +143,7 @@ class Flag:
         return int(number) if self.kind == "int" and number.is_integer() else number
 
     def check(self, value: Any) -> None:
-        """Refuse a value of the wrong type or outside the flag's limits.
+        """Raise an error if a value has the wrong type or is outside the flag's limits.
 
         Raises:
             PinnError: If the value is refused; the message states what is expected and the remedy.
@@ -167,7 +167,7 @@ class Flag:
             raise self._refusal(self._range(), value)
 
     def _range(self) -> str:
-        """Return the limits of the flag's number as text, such as ``from 1 to 8``."""
+        """Return the limits of the flag's value as text, such as ``from 1 to 8``."""
         low = self.least if self.above is None else self.above
         if self.most is not None:
             if low is None:
@@ -218,7 +218,7 @@ def _named(name: str, annotation: str, found: Flag) -> Flag:
 
 @cache
 def _words() -> dict[str, dict[str, Any]]:
-    """Return the rows of ``flags.csv`` as fields of :class:`Flag`, by flag name."""
+    """Return the rows of ``flags.csv`` as keywords of :class:`Flag`, by flag name."""
     found: dict[str, dict[str, Any]] = {}
     for row in read_rows(data_folder("engines") / "flags.csv"):
         spelled = {engine: row[engine] for engine in ("sglang", "trtllm") if row[engine]}
@@ -230,7 +230,7 @@ def _words() -> dict[str, dict[str, Any]]:
 def flags_apart(
     specification: type, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split values into those of the flags that a dataclass declares, and all others, by name."""
+    """Split values by name into those of a dataclass's flags, and all others."""
     names = {flag.name for flag in flags_of(specification)}
     own = {name: value for name, value in values.items() if name in names}
     return own, {name: value for name, value in values.items() if name not in names}

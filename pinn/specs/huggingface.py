@@ -25,7 +25,7 @@ from pinn.specs.quantization import Quantization, read_quantization
 
 
 def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, Any]:
-    """Return fields of ``ModelSpec`` for parts outside the layers that every token needs.
+    """Return the fields of ``ModelSpec`` for parts outside the layers that every token needs.
 
     These parts are lookup tables, projections, and reads of earlier layers' outputs. Tensor
     parallelism does not divide their narrow matrices.
@@ -79,7 +79,7 @@ SHARED = "shared"
 
 
 def layer_count(fields: ConfigFields) -> int:
-    """Return the model's number of layers; Nemotron-3-Ultra lists them in ``layers_block_type``."""
+    """Return the model's number of layers."""
     types = fields.get("layers_block_type")
     default = len(types) if isinstance(types, list) else None
     if fields.get("H_cycles") is not None:
@@ -196,7 +196,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
 
 # Conversion of a Hugging Face config.json into a ``ModelSpec``, as vLLM 0.15.1 reads it.
 
-#: ``torch_dtype`` of a checkpoint -> format in which vLLM serves it; vLLM casts fp32 to bf16
+#: Formats in which vLLM serves a checkpoint, by its ``torch_dtype``; vLLM casts fp32 to bf16
 #: (``vllm/config/model.py``, ``_resolve_auto_dtype``).
 _DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "bf16", "float": "bf16",
@@ -310,7 +310,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """Return as text which encoders of a multimodal model no step includes; empty if none."""
+    """Return a text on a multimodal model's encoders that no step includes; empty if none."""
     root = thinker(fields.root)
     parts = [part for part in ("vision", "audio") if root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:

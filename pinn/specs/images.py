@@ -85,7 +85,7 @@ def _fixed(of: ImageSizes, _width: int, _height: int) -> MediaItem:
 
 
 def _canvas(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image on a canvas of tiles, and of its thumbnail.
+    """Return tokens and encoder work of an image on a canvas of tiles, and its thumbnail.
 
     The canvas is the one that requires the least scaling of the image. The tokens include
     separators of tiles. Source: llama4/processing_llama4.py: _prompt_split_image.

@@ -44,7 +44,7 @@ def attentions(
 
 
 def _indexers(fields: ConfigFields, layers: int) -> list[mixers.IndexerSpec | None]:
-    """Return each layer's sparse attention indexer; GLM-5.2's layers may reuse a selection."""
+    """Return each layer's indexer of sparse attention; some reuse an earlier layer's selection."""
     if fields.get("topk_blocks") is not None:
         blocks, block, heads = map(fields.integer, ("topk_blocks", "index_block", "index_heads"))
         width = fields.integer("index_head_dim", "sparse_index_dim")
@@ -134,7 +134,7 @@ def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
 
 
 def _gate_width(fields: ConfigFields, width: int) -> int:
-    """Return the elements per head of gates that the query projection also computes."""
+    """Return the elements per head of gates that the query projection includes."""
     named = models_file("types.json")["gates"].get(fields.model_type, [])
     own = [each if isinstance(each, int) else fields.integer(each) for each in named]
     is_gated = fields.is_type("gated_attention") or bool(fields.get("mla_use_output_gate"))
@@ -185,7 +185,7 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
 
 
 def within(window: int | None, max_position: int) -> int | None:
-    """Return a window in tokens; None if it covers the model's longest context."""
+    """Return a window in tokens; None if it covers the model's maximum context."""
     return None if window is None or window >= max_position else window
 
 

@@ -105,7 +105,7 @@ class LinearMixerSpec:
 
     @property
     def reach_tokens(self) -> int:
-        """Return 1, because a token reads one state, which represents all earlier tokens."""
+        """Return 1: a token reads one state, which represents all earlier tokens."""
         return 1
 
     @property
@@ -398,7 +398,7 @@ def recurrent_mixer(
 
 
 def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
-    """Return the size under the first key that is present, or its default; "auto" means absent."""
+    """Return the size under the first present key, or its default; "auto" counts as absent."""
     *keys, last = names
     if isinstance(last, str) and last not in _COMPUTED:
         return fields.integer(*keys, last)
@@ -408,7 +408,7 @@ def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
 
 
 def stated_state_bytes(fields: ConfigFields) -> float:
-    """Return the bytes per element of recurrent states that the config states, or else 2.
+    """Return the bytes per element of recurrent states: as the config states, or else 2.
 
     vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) follows this rule.
     """

@@ -384,7 +384,7 @@ class LayerGroup:
 
     @property
     def halves(self) -> int:
-        """Return the number of a layer's parts: attention or recurrence, and feed-forward part.
+        """Return the number of parts of a layer: attention or recurrence, and feed-forward.
 
         Each part has its own norm and all-reduce.
         """
@@ -392,7 +392,7 @@ class LayerGroup:
 
     @property
     def runs(self) -> bool:
-        """Return whether text tokens are computed in these layers (not in cross-attention)."""
+        """Return whether text tokens are computed in these layers; not in cross-attention."""
         return not isinstance(self.attention, CrossAttentionSpec)
 
 
@@ -525,7 +525,7 @@ class ModelSpec:
 
     @cached_property
     def stored(self) -> "ModelSpec":
-        """Return the model without repeated runs of layers, whose weights take no extra memory."""
+        """Return the model with each layer once, since repeated runs take no extra memory."""
         kept = tuple(group for group in self.layer_groups if not group.again)
         return self if kept == self.layer_groups else replace(self, layer_groups=kept)
 
@@ -573,7 +573,7 @@ def mixer_name(mixer: Mixer | None) -> str:
 
 
 def mixer_names(model: ModelSpec) -> str:
-    """Return as text how many layers have each attention or recurrence, and how many experts.
+    """Return a text on how many layers have each type of attention or recurrence, and experts.
 
     >>> from pinn.specs.catalog import load_model
     >>> mixer_names(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"))

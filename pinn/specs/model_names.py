@@ -164,7 +164,7 @@ def suggestion(name: str) -> str:
 
 # config.json files from the local Hugging Face cache and from the hub.
 
-#: Seconds without an answer after which the Hugging Face hub is treated as unreachable.
+#: Time in seconds without an answer after which the Hugging Face hub is treated as unreachable.
 PROBE_TIMEOUT_S = 4.0
 
 
@@ -249,10 +249,10 @@ _ADAPTER = "adapter_config.json"
 
 
 def check_name(name: str) -> None:
-    """Refuse a name of a model in the format of an unsupported engine, such as llama.cpp.
+    """Raise an error if a model's name is that of a release for another engine (llama.cpp).
 
     Raises:
-        PinnError: If the name is of a model in such a format.
+        PinnError: If the name states another engine's format.
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
@@ -272,7 +272,7 @@ int4 for its size
 
 
 def check_path(path: Path) -> None:
-    """Refuse GGUF files and LoRA adapters, and folders without any other model.
+    """Raise an error for a GGUF file or LoRA adapter, or a folder with no other model.
 
     Raises:
         PinnError: If the path is such a file or folder; the message states what to give instead.

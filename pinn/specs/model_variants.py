@@ -203,7 +203,7 @@ class Variant:
         return next((name for name in (*self.names, self.base) if published_generation(name)), None)
 
     def applied(self, model: ModelSpec, name: str) -> ModelSpec:
-        """Return the base model with this variant's format and context, renamed if they differ."""
+        """Apply this variant's format, context and name to the base model."""
         found = model if self.scheme is None else self._quantized(model, self.scheme)
         found = replace(found, max_position=self.context_tokens or model.max_position)
         return found if found == model else replace(found, name=name)
@@ -219,7 +219,7 @@ class Variant:
         )
 
     def _quantized(self, model: ModelSpec, scheme: str) -> ModelSpec:
-        """Return the model in a weight format, as its publisher's releases in this format are.
+        """Return the model in a weight format, quantized as in its publisher's releases.
 
         Qwen's fp8 releases have block scales; NVIDIA's have static scales and an fp8 cache. NVFP4
         releases of other publishers have a 16-bit cache. Meta's fp8 releases of dense models do not
@@ -278,7 +278,7 @@ def _renamed(bare: str) -> str:
 
 
 def _last_word(bare: str) -> tuple[str, str]:
-    """Split the last word off a name; a single word becomes an empty text and the word.
+    """Split off a name's last word; a single word yields an empty text and the word.
 
     >>> _last_word("llama-3.1-8b-instruct-quantized.w8a8")
     ('llama-3.1-8b-instruct-quantized', 'w8a8')

@@ -138,7 +138,7 @@ class ModulePatterns:
         return "Linear" in self._runs
 
     def names(self, aliases: Aliases) -> bool:
-        """Return whether a pattern other than ``Linear`` selects a matrix."""
+        """Return whether a pattern other than ``Linear`` selects the matrix."""
         if not self._runs and not self._regular:
             return False
         return any(self._match_name(name) for name in aliases)

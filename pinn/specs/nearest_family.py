@@ -18,7 +18,7 @@ _FAMILIES = (
 
 
 def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpec]) -> str:
-    """Return as text the changes with which a config.json is readable; empty if no change helps.
+    """Return the changes that make a config.json readable, as text; empty if none does.
 
     A model that engines compute in another way than its keys suggest has no remedy, because the
     nearest family would have another KV cache.

@@ -25,7 +25,7 @@ def vendor_of(text: str) -> str | None:
 
 
 def refuse_other_vendor(name: str, *texts: str) -> None:
-    """Refuse an accelerator of a vendor other than NVIDIA; its times would be an NVIDIA GPU's.
+    """Raise an error if a name or text states a vendor of accelerators other than NVIDIA.
 
     Args:
         name: Name of the accelerator as the user gave it.

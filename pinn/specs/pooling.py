@@ -22,7 +22,7 @@ def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
 
 
 def check_output(model: ModelSpec, output_tokens: int) -> None:
-    """Refuse a workload with output tokens for a pooling model.
+    """Raise an error if a pooling model gets a workload with output tokens.
 
     Raises:
         PinnError: If the model is a pooling model and the number of output tokens is not 0.

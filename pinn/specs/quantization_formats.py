@@ -92,7 +92,7 @@ def _quantized_modules(block: Block) -> list[str]:
 
 
 def _auto_round(block: Block) -> Named:
-    """Return AutoRound's formats: those of matrices in ``extra_config``, then that of all others.
+    """Return AutoRound's formats: of matrices in ``extra_config``, then of all others.
 
     A matrix of 16 bits has the model's own format.
     """
@@ -185,7 +185,7 @@ def _compressed(block: Block) -> Named:
 
 
 def _kind(tensor: Mapping[str, Any], strategy: str) -> str:
-    """Return the format of a weight's elements, and of groups with a common scale, as text."""
+    """Return the format of a weight's elements, and of groups that share a scale, as text."""
     kind, size = f"{tensor.get('type')}{tensor.get('num_bits')}", tensor.get("group_size")
     if kind == "float8" and strategy in ("block", "per_block"):
         return f"{kind} in blocks"
@@ -229,7 +229,7 @@ def _quark_format(block: Block, key: str, config: Mapping[str, Any]) -> str:
 
 
 def _quark_tensor(config: object) -> dict[str, Any] | None:
-    """Return a Quark tensor's format in compressed-tensors' words; of several, the narrowest."""
+    """Return a Quark tensor's format in compressed-tensors' words; the narrowest of several."""
     listed = config if isinstance(config, list) else [config]
     known = quantization_words("quark_dtypes")
     found = []

@@ -70,7 +70,7 @@ class RequestMedia:
 
     @property
     def title(self) -> str:
-        """Return the number of images or audio clips of a request, and their size, as text."""
+        """Return number and size of a request's images or audio clips, as text."""
         if self.kind == IMAGE:
             return f"{self.count} image{'s'[: self.count > 1]} of {self.size}"
         return f"{self.count} audio clip{'s'[: self.count > 1]} of {self.size} s"
@@ -99,7 +99,7 @@ def items_begun(position: float, first_token: int, tokens: int, count: int) -> i
 
 
 def asked_kind(flags: MediaFlags) -> str:
-    """Return the type of media that the flags request, ``image`` or ``audio``; empty for none.
+    """Return the type of media that the flags request, ``image`` or ``audio``; else empty.
 
     Raises:
         PinnError: If images and audio are both given, or audio clips without their length.

@@ -45,7 +45,7 @@ class AssumedAcceptance(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return as text the assumed acceptance rate and its range, or a request to give a rate."""
+        """Return the assumed acceptance rate and its range as text, or a request to give a rate."""
         spread = f"{self.low:g} to {self.high:g}"
         if self.rate is None:
             return f"give --speculative-acceptance, measured values are {spread}: {self.source}"
@@ -140,7 +140,7 @@ class Speculation:
 
 
 def with_acceptance(asked: Speculation, text: str) -> Speculation:
-    """Return speculation settings with given or assumed acceptance rates added.
+    """Add given or assumed acceptance rates to speculation settings.
 
     Raises:
         PinnError: If the text is not a list of rates, or has fewer rates than positions at which
@@ -280,7 +280,7 @@ def _not_modelled(what: str, got: str, known: str) -> PinnError:
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
-    """Return settings of a chain of drafts: a draft model's pass per token, or none for n-grams."""
+    """Return settings of a chain of drafts: one pass of a draft model per token, if any."""
     if not 1 <= tokens <= MOST_TOKENS:
         raise PinnError(f"the number of draft tokens must be 1 to {MOST_TOKENS}, got {tokens}")
     return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)

@@ -165,6 +165,6 @@ def cropped(width: int, height: int, tile: int, most: int, patch: int) -> tuple[
 
 
 def _halves(count: int, edge: int, padding: int) -> int:
-    """Return the tokens along a row or column of tiles without padding: one per two patches."""
+    """Return the tokens along a row or column of tiles without padding, one per two patches."""
     positions: Sequence[int] = [i * edge + j for i in range(count) for j in range(0, edge, 2)]
     return sum(position < count * edge - padding for position in positions)

@@ -106,7 +106,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
 
 def _anchors(tensors: dict[str, np.ndarray], header: dict[str, Any]) -> np.ndarray:
-    """Return the checked inputs of the measured deployments, one row per ``anchor_names`` entry."""
+    """Check and return the inputs of measured deployments, a row per ``anchor_names`` entry."""
     for name, tensor in tensors.items():
         if not np.isfinite(tensor).all():
             raise ValueError(f"the array {name!r} has a number that is not finite")

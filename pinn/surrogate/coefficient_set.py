@@ -84,7 +84,7 @@ class CoefficientSet:
         return own | (facts.get("named") or {}) | (facts.get("serving") or {})
 
     def link_flags(self) -> dict[str, float]:
-        """Return flags with the measured rate of the link to host memory; empty if not measured.
+        """Return flags with the calibrated bandwidth of the host link; empty if not calibrated.
 
         The measured rate includes the overhead of the copies.
         """
@@ -122,7 +122,7 @@ class CoefficientSet:
 
 
 def _of(facts: dict[str, Any], name: str) -> object:
-    """Return one fact of a deployment; the release, if not given, is that of the defaults."""
+    """Return a fact of a deployment; a missing release is that of the defaults."""
     serving = facts.get("serving") or {}
     if name == "engine_version" and serving.get(name) == "":
         return reference_version(serving.get("engine", VLLM)).value
@@ -208,7 +208,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
 
 
 def _check_facts(tree: dict[str, Any], path: Path) -> None:
-    """Check the types of a file's optional facts about the deployment and the fit."""
+    """Check the types of the optional facts in a coefficient file."""
     for name in ("precisions", "serving", "named", "calibration"):
         if not isinstance(tree.get(name) or {}, dict):
             raise misfit(f"{path}: {name} must be a JSON object", tree[name])

@@ -64,6 +64,6 @@ class Coefficients:
         return np.concatenate([self.beta, self.alpha], axis=1)
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:
-        """Return the coefficients of the deployments at ``index``; one index gives one row."""
+        """Select the coefficients of the deployments at ``index``; one index gives one row."""
         rows = slice(index, index + 1) if isinstance(index, int) else index
         return Coefficients(self.beta[rows], self.alpha[rows])

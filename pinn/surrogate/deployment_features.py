@@ -87,7 +87,7 @@ def speculative_costs(deployment: Deployment) -> SpeculativeCosts | None:
 
 
 def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
-    """Return costs for decodes with ``queries`` tokens and ``rows`` CUDA graph rows each."""
+    """Return the costs of decodes with ``queries`` tokens and ``rows`` CUDA graph rows each."""
     return replace(
         costs,
         decode_pair_s=costs.decode_pair_s * queries,
@@ -133,7 +133,7 @@ def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
 
 
 def later_pass_sums(sums: BatchSums, branches: int) -> BatchSums:
-    """Return the sums of a further draft pass, with one token per request or per branch."""
+    """Return the sums of a later draft pass, with one token per request or per branch."""
     known = sums.prefill_cached + sums.prefill_tokens
     near = sums.windowed_prefill_cached + sums.prefill_tokens
     nothing = {f.name: np.zeros_like(sums.prefill_requests) for f in fields(BatchSums)}

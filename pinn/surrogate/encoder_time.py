@@ -50,12 +50,12 @@ _APART = ("step", "request", "launched_layer")
 
 @dataclass(frozen=True)
 class EncoderTime:
-    """Seconds that an encoder adds to an engine's steps.
+    """Time in seconds that an encoder adds to an engine's steps.
 
     Attributes:
         media: Images or audio clips of each request.
-        first_s: Seconds of the first item in a step.
-        further_s: Seconds of each further group of ``together`` items; at most ``first_s``.
+        first_s: Time in seconds of the first item in a step.
+        further_s: Time in seconds of each further group of ``together`` items; at most ``first_s``.
         floor_s: Roofline lower bound of one item, in seconds.
         together: Number of items in a group, which several GPUs encode at the same time.
     """
@@ -78,7 +78,7 @@ class EncoderTime:
         return sum(n * self.media.begun_in(c, new) for n, new, c, prefill in rows if prefill)
 
     def of_batch(self, batch: Batch) -> float:
-        """Return the seconds that the encoder adds to a step with this batch."""
+        """Return the time that the encoder adds to a step with this batch, in seconds."""
         return self.seconds(self.begun_in(batch))
 
     def scaled(self, log_factor: float) -> "EncoderTime":
@@ -93,7 +93,7 @@ class EncoderTime:
         return math.exp(-HALF_WIDTH), math.exp(HALF_WIDTH)
 
     def to_json(self) -> JsonObject:
-        """Return the JSON of the key ``encoder``: size of the media, and seconds with interval."""
+        """Return the JSON object under the key ``encoder``: media, and times with interval ends."""
         low, high = self.ends
         kind = self.media.kind
         size = {"image_size": self.media.size} if kind == IMAGE else {}
@@ -195,7 +195,7 @@ def encoder_time(
 def _seconds(
     kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: EncoderRanks, item: MediaItem
 ) -> list[float]:
-    """Return the seconds to encode the first item of a step, and each further group of items."""
+    """Return the time of a step's first item, and of each further group of items, in seconds."""
     # Import only when needed, because these modules load torch, which is slow.
     from pinn.kernels.encoder import EncodedItems, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
@@ -221,12 +221,12 @@ def _seconds(
 
 
 def together(ranks: EncoderRanks, item: MediaItem) -> int:
-    """Return how many items GPUs encode at the same time; 1 if they share the tiles of an image."""
+    """Return how many items the GPUs encode at once; 1 if they share an image's tiles."""
     return ranks.items if item.patches == item.sequence else 1
 
 
 def _launches_s(encoder: EncoderSpec) -> float:
-    """Return the seconds in which the host launches an encoder's layers, in parallel with the GPU.
+    """Return the time in which the host launches an encoder's layers, in seconds.
 
     By default, vLLM neither compiles encoders nor captures CUDA graphs of them (0.33.0
     config/compilation.py: compile_mm_encoder, cudagraph_mm_encoder).

@@ -7,7 +7,7 @@ from pinn.common import Json, JsonObject
 from pinn.common.run_names import short_names
 from pinn.surrogate.coefficient_set import CoefficientSet
 
-#: Metric of an interval -> its name in sentences.
+#: Names of metrics in sentences, by metric of an interval.
 METRIC_NAMES = {"tpot": "step time", "ttft": "TTFT"}
 
 #: Lower and upper end of a prediction interval.
@@ -48,7 +48,7 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """Return text on errors over similar held-out data, or on a file's calibration data."""
+        """Return a text on errors over similar held-out data, or on a file's calibration data."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:

@@ -42,7 +42,7 @@ def _width(elements: float) -> float:
 
 
 def _format(weights: Precision, gpu: GpuSpec) -> tuple[float, float]:
-    """Return log2 of bytes per weight, and 1 if the GPU multiplies the format natively, else 0."""
+    """Return log2 of bytes per weight, and 1 if the GPU has tensor-core math for it, else 0."""
     native = weights.math != "bf16" and gpu.peak_flop_per_s.get(weights.math, 0) > 0
     return float(np.log2(weights.bytes_per_weight)), float(native)
 
@@ -52,7 +52,7 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
 
 
 def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
-    """Return the most frequent attention or, for a model without attention, recurrent layer type.
+    """Return the type of attention that most layers have; without attention, of recurrence.
 
     Features of a deployment describe only this mixer (attention or recurrent part of a layer). The
     work of all layers is in the step features.

@@ -48,7 +48,7 @@ class StepTime:
             speculative decoding.
         marks: Warnings: limits of the engine and of the training data that the batch exceeds.
         ends: Both ends of the 90 % interval in seconds; None if it is unknown.
-        encoder: Seconds of the vision encoder, which are included in the predicted time.
+        encoder: Time in seconds of the vision encoder, which is included in the predicted time.
     """
 
     batch: str
@@ -62,7 +62,7 @@ class StepTime:
 
     @property
     def per_token(self) -> float | None:
-        """Seconds per generated token of a request; None without speculative decoding."""
+        """Time in seconds per generated token of a request; None without speculative decoding."""
         return self.seconds / self.tokens_per_decode if self.tokens_per_decode else None
 
     def to_json(self) -> JsonObject:
@@ -106,7 +106,7 @@ class Prediction:
 
     @property
     def beta(self) -> dict[str, float]:
-        """Return the coefficients of a step by name: seconds, or multipliers of the features."""
+        """Return a step's coefficients by name: times in seconds, or multipliers of features."""
         return dict(zip(STEP_FEATURES, self.coefficients.beta.tolist(), strict=True))
 
     @property
@@ -121,7 +121,7 @@ class Prediction:
 
     @property
     def trust(self) -> str:
-        """Return text on errors over similar held-out data, or on a file's calibration data."""
+        """Return a text on errors over similar held-out data, or on a file's calibration data."""
         return self.evidence.sentence
 
     @overload
@@ -129,7 +129,7 @@ class Prediction:
     @overload
     def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Return the predicted seconds of a step with this batch; an array for several batches.
+        """Return the predicted step time of this batch in seconds; an array for several batches.
 
         Args:
             batch: Batch such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
@@ -191,7 +191,7 @@ class Prediction:
         )  # fmt: skip
 
     def _encoder_s(self, batch: Batch) -> float:
-        """Return the seconds that images or audio add to a step with this batch."""
+        """Return the time that images or audio add to a step with this batch, in seconds."""
         return 0.0 if self.encoder is None else self.encoder.of_batch(batch)
 
     def _floors(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:

@@ -72,12 +72,12 @@ def html(found: Prediction) -> str:
 
 
 def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
-    """Return a line for each batch that exceeds a limit, with all limits that it exceeds."""
+    """Return a line for each batch that exceeds limits, with all of these limits."""
     return [f"{s.batch}: {'; '.join(s.marks)}." for s in steps if s.marks]
 
 
 def _sentence(clause: str) -> str:
-    """Return a clause with a capital letter and a period, as a sentence."""
+    """Make a clause a sentence, with a capital letter and a period."""
     return f"{clause[0].upper()}{clause[1:]}."
 
 

@@ -144,7 +144,7 @@ _FORMULAS: dict[str, Callable[[StepCosts, BatchSums], Values]] = {
 
 
 def _feature(row: Mapping[str, str]) -> StepFeature:
-    """Return the step feature that a row of ``step_features.csv`` describes, with its formula."""
+    """Build a step feature from a row of ``step_features.csv`` and its formula."""
     overhead = None
     if row["overhead"]:
         overhead = Overhead(float(row["overhead"]), float(row["overhead_spread"]))
@@ -173,7 +173,7 @@ Features = Float[np.ndarray, "... features"]
 
 
 def overlapped(features: Features, beta: Features) -> Features:
-    """Return step features with 0 for the shorter of two concurrent parts: launching and GPU work.
+    """Set the features of the shorter of two concurrent parts, launching and GPU work, to 0.
 
     Args:
         features: Features of steps.
@@ -185,12 +185,12 @@ def overlapped(features: Features, beta: Features) -> Features:
 
 
 def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[np.ndarray, "..."]:
-    """Return the seconds of steps: host time plus the maximum of launching and the GPU's work.
+    """Return step times in seconds: host time plus the maximum of launching and the GPU's work.
 
     Args:
         features: Features of steps.
         beta: Coefficients; broadcast with the features.
-        gpu_s: Seconds of GPU work in addition to that of the features.
+        gpu_s: Time in seconds of GPU work in addition to that of the features.
     """
     seconds = features * beta
     host, launching, gpu = ((seconds * part).sum(-1) for part in (HOST, LAUNCHING, GPU))
@@ -198,7 +198,7 @@ def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[n
 
 
 def seconds_by_feature(features: Features, beta: Features) -> Features:
-    """Return each feature's seconds, which add up to the step time.
+    """Return each feature's time in seconds; the times add up to the step time.
 
     Launching counts only as far as it takes longer than the GPU's work, which it overlaps.
     """

@@ -76,7 +76,7 @@ class Surrogate:
 
 
 def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
-    """Return a deployment's costs, shape ``[1]``, and sums of each batch, shape ``[batches]``."""
+    """Return a deployment's costs (shape ``[1]``) and each batch's sums (shape ``[batches]``)."""
     return step_costs([deployment]), sum_batches(batches, deployment.model.window_tokens)
 
 

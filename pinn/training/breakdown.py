@@ -23,7 +23,7 @@ from pinn.surrogate.encoder_time import EncoderTime
 from pinn.surrogate.step_features import LAUNCHING, STEP_FEATURES, seconds_by_feature
 from pinn.training.teacher import Teacher
 
-#: Part of a step's time -> description of its content, in the order of every table and plot.
+#: Descriptions of the parts of a step's time, by part, in the order of every table and plot.
 PARTS: dict[str, str] = {
     "weights": "matrix multiplications for one token (reading weights): projections, dense, head",
     "matmul_arithmetic": "arithmetic of these multiplications for all further tokens",
@@ -46,9 +46,9 @@ ENCODING: dict[str, str] = {
 #: Part of features and operators that are matrix multiplications. The breakdown splits it: the time
 #: for one token is the part ``weights``, the rest is ``matmul_arithmetic``.
 _GEMM = "gemm"
-#: Step feature -> part of a step; the breakdown splits the part ``gemm`` in two.
+#: Parts of a step, by step feature; the breakdown splits the part ``gemm`` in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
-#: Operator with measured kernels -> part of a step.
+#: Parts of a step, by operator with measured kernels.
 PART_OF_OPERATOR: dict[str, str] = {
     operator: "communication" if operator in ("all_reduce", "exchange") else operator
     for operator in COMPOSED_PARTS
@@ -66,9 +66,9 @@ class Breakdown:
     Attributes:
         batch: Description of the batch, as given to ``parse_batch``.
         floor: Roofline lower bound of the step time.
-        network: Part of the step -> time by the network's betas.
-        features: Step feature -> time by the network's beta for this feature.
-        composed: Part of the step -> time summed from measured kernels and overheads; None without
+        network: Time by the network's betas, by part of the step.
+        features: Time by the network's betas, by step feature.
+        composed: Time summed from measured kernels and overheads, by part of the step; None without
             kernel surrogates or under speculative decoding.
         kernels: Kernels of the step, longest first. Their times are as measured, without the
             multipliers in ``composed``.
@@ -140,7 +140,7 @@ def breakdown(
 
 
 def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return part of a step -> seconds, with launching cut to its excess over the GPU's work."""
+    """Count launching only as far as it exceeds the GPU's work, in seconds by part of a step."""
     work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
     return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 
@@ -150,14 +150,14 @@ def _by_part(
     seconds: Float[np.ndarray, " entries"],
     one_token: Float[np.ndarray, " entries"],
 ) -> dict[str, float]:
-    """Return part of a step -> seconds, with matrix multiplications split in two parts.
+    """Sum seconds by part of a step; matrix multiplications are split in two parts.
 
     The part ``weights`` is their time in a step of one token, ``matmul_arithmetic`` is the rest.
 
     Args:
-        part_of: Feature or operator -> part of a step.
-        seconds: Seconds of each feature or operator in the step.
-        one_token: Seconds of each feature or operator in a step of one token.
+        part_of: Part of a step, by feature or operator.
+        seconds: Time in seconds of each feature or operator in the step.
+        one_token: Time in seconds of each feature or operator in a step of one token.
     """
     found = dict.fromkeys(PARTS, 0.0)
     entries = zip(part_of.values(), seconds.tolist(), one_token.tolist(), strict=True)

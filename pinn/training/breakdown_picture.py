@@ -18,7 +18,7 @@ from pinn.units import MICROSECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Part of a step -> colour and hatch, chosen so that neighbouring parts differ without colour.
+#: Colours and hatches by part of a step, chosen so that neighbouring parts differ without colour.
 PART_LOOKS = dict(
     zip(
         PARTS,
@@ -123,7 +123,7 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
 
 
 def _brief(kernel: KernelUse) -> str:
-    """Return text with those sizes of a kernel by which the kernels of a step differ."""
+    """Return the sizes by which a kernel differs from the step's other kernels, as text."""
     telling = ("m", "n", "k", "tokens", "sequences", "context_tokens", "window", "gpus", "bytes")
     return sizes_text({k: v for k, v in kernel.sizes.items() if k in telling and v})
 

@@ -30,7 +30,7 @@ class ComposedSteps:
     Attributes:
         deployments: Deployments that run the steps.
         batches: Batches of each deployment.
-        parts: Seconds of each operator in each step, ``[m, n, operators]``.
+        parts: Time in seconds of each operator in each step, ``[m, n, operators]``.
     """
 
     deployments: tuple[Deployment, ...]

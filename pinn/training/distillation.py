@@ -47,9 +47,10 @@ class DistillationRows(NamedTuple):
         free: Features of the deployments, ``[m, descriptors]``.
         rates: Logarithms of memory bandwidth, peak FLOP/s and link bandwidth, ``[m, rates]``.
         features: Step features, ``[m, n, features]``.
-        seconds: Seconds summed from kernels and overheads, for each of ``PART_GROUPS``,
+        seconds: Times in seconds, summed from kernels and overheads, for each of ``PART_GROUPS``,
             ``[m, n, groups]``.
-        whole: Seconds of whole steps, in which launching overlaps the GPU's work, ``[m, n]``.
+        whole: Times in seconds of whole steps, in which launching overlaps the GPU's work, ``[m,
+            n]``.
     """
 
     free: Float[Tensor, "m descriptors"]
@@ -59,7 +60,7 @@ class DistillationRows(NamedTuple):
     whole: Float[Tensor, "m n"]
 
     def take(self, index: Int[Tensor, " index"] | slice) -> DistillationRows:
-        """Return the training data of the deployments at ``index``."""
+        """Select the training data of the deployments at ``index``."""
         return DistillationRows(*(each[index] for each in self))
 
 
@@ -128,7 +129,7 @@ class Distillation(lightning.LightningModule):
         return median
 
     def _seconds(self, batch: DistillationRows) -> Float[Tensor, "m n features"]:
-        """Return the predicted seconds of each step feature in each step (beta x feature)."""
+        """Return each step feature's predicted time in each step (beta x feature), in seconds."""
         beta, _ = self.network(batch.free, batch.rates)
         return batch.features * beta.float().unsqueeze(1)
 

@@ -68,7 +68,7 @@ def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) 
 
 
 def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
-    """Return the measured deployments without a model and models of almost the same shape."""
+    """Return the measured deployments without a model and its near copies."""
     other = np.array([not is_near_copy(d.model, model) for d in rows.deployments])
     return rows.take(other[rows.deployment])
 
@@ -93,7 +93,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
 
 
 CHECKPOINT = "checkpoint.safetensors"
-#: Seconds from the start of a fold's training to its first progress report.
+#: Time in seconds from the start of a fold's training to its first progress report.
 _FIRST_S = 30.0
 
 

@@ -15,7 +15,7 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Latency metric -> weight of its error in the fit. Means have the largest weights. The 99th
+#: Weights of errors in the fit, by latency metric. Means have the largest weights. The 99th
 #: percentile of TTFT is not fitted, because it depends on the few prompts at the start of a run
 #: that find no cached prefix.
 FIGURE_WEIGHTS = {
@@ -120,7 +120,7 @@ def _columns(
 
 
 def _model_weights(runs: Sequence[MeasuredRun]) -> np.ndarray:
-    """Return each run's weight, 1 / sqrt(number of stages of all runs of its model)."""
+    """Return each run's weight, 1 / sqrt(number of stages of all runs of the same model)."""
     names = [run.deployment.model.name for run in runs]
     stages = dict.fromkeys(names, 0)
     for name, run in zip(names, runs, strict=True):

@@ -97,7 +97,7 @@ class RunFit:
 
     Attributes:
         scalars: Calibration factors that all deployments share.
-        model_effects: Model -> logs of its factors on each operator, then on all overheads.
+        model_effects: Logs of the factors on each operator, then on all overheads, by model.
         alpha: Coefficients of request features, in seconds per unit of each feature.
     """
 
@@ -108,7 +108,7 @@ class RunFit:
     alpha: Float[np.ndarray, " request_features"] = field(default_factory=PRIOR_ALPHA.copy)
 
     def of_model(self, model: str) -> teacher.Scalars:
-        """Return a model's calibration factors: the shared factors x its per-model effects."""
+        """Return a model's calibration factors: the shared factors times its per-model effects."""
         if model not in self.model_effects:
             return self.scalars
         factors = np.exp(self.model_effects[model])
@@ -214,7 +214,7 @@ def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -
 
 
 def _spreads(models: int, settings: RunFitSettings) -> Logs:
-    """Return the prior standard deviation of every log factor: shared, alpha, then per model."""
+    """Return the prior standard deviation of each log factor: shared, alpha, then per model."""
     own = np.full(_OWN, settings.operator_spread)
     own[[list(COMPOSED_PARTS).index("sampling"), -1]] = settings.overhead_spread
     shared = [*teacher.MULTIPLIER_SPREADS, *(o.spread for o in teacher.OVERHEADS.values())]
@@ -227,10 +227,10 @@ class _Figures:
     """Measured latencies, each modelled as a sum of seconds scaled by factors.
 
     Attributes:
-        terms: Seconds that each factor or alpha contributes if it has its prior value,
+        terms: Time in seconds that each factor or alpha contributes if it has its prior value,
             ``[n, factors]``.
         model: Index of each row's model, for per-model effects; -1 for the shared factors alone.
-        offset_s: Seconds that no factor scales; for runs, minus the simulated sum.
+        offset_s: Time in seconds that no factor scales; for runs, minus the simulated sum.
         measured_s: Measured metric, seconds.
         weight: Weight of each row's loss.
         delta: Log error beyond which the loss grows linearly.
@@ -247,7 +247,7 @@ class _Figures:
     simulated_s: Float[np.ndarray, " n"] | None = None
 
     def seconds(self, logs: Logs) -> Float[np.ndarray, "n factors"]:
-        """Return each term in seconds x its factor, with per-model effects, ``[n, factors]``."""
+        """Return each term times its factor and per-model effects, in seconds, ``[n, factors]``."""
         own = np.vstack([logs[_DIRECT:].reshape(-1, _OWN), np.zeros(_OWN)])
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 
@@ -306,7 +306,7 @@ def _terms(
     steps: Float[np.ndarray, "n step_features"],
     requests: Float[np.ndarray, "n request_features"],
 ) -> Float[np.ndarray, "n factors"]:
-    """Return the seconds that each operator, overhead and alpha adds if it has its prior value."""
+    """Return the time that each operator, overhead and alpha adds at its prior, in seconds."""
     operators = np.einsum("nof,nf->no", parts, steps)
     overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
     return np.hstack([operators, overheads, requests * PRIOR_ALPHA])

@@ -54,18 +54,18 @@ Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 
 
 def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
-    """Return whether a TTFT of ``steps`` + ``beside`` is below ``LEAST_STEPS_SHARE`` x ``steps``.
+    """Return whether TTFT, ``steps`` + ``beside``, is below ``LEAST_STEPS_SHARE`` x ``steps``.
 
     Work of the API server that overlaps with the steps hides at most a part of their time.
 
     Args:
-        steps: Seconds of the steps from hand-over to the engine to the first token.
-        beside: Seconds of work outside the steps; negative where the steps hide work.
+        steps: Time in seconds of the steps from hand-over to the engine to the first token.
+        beside: Time in seconds of work outside the steps; negative where the steps hide work.
     """
     return steps + beside < LEAST_STEPS_SHARE * steps
 
 
-#: Name -> tensor of a training batch; the first axis of a tensor is rows or deployments.
+#: Tensors of a training batch by name; the first axis of a tensor is rows or deployments.
 TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 

@@ -96,7 +96,7 @@ class ServingRows:
         return np.array([m.ttft_s for m in self.measured])
 
     def take(self, keep: Bool[np.ndarray, " n"]) -> ServingRows:
-        """Return the rows for which ``keep`` is true, with their deployments and new weights."""
+        """Select rows by the mask ``keep``, with their deployments and new weights."""
         used, index = np.unique(self.deployment[keep], return_inverse=True)
         deployments = tuple(self.deployments[i] for i in used)
         values = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -148,7 +148,7 @@ _COLUMNS = (
 
 
 def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
-    """Return the step features of TPOT, those of TTFT, and request features, as arrays."""
+    """Return three arrays: the step features of TPOT and of TTFT, and the request features."""
     named = [[c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS]
     return [sums[columns].to_numpy() for columns in named]
 

@@ -183,7 +183,7 @@ def _kernel_json(use: KernelUse) -> JsonObject:
 
 
 def stretch_of(use: KernelUse) -> float | None:
-    """Return the maximum ratio between a kernel's sizes and those of its nearest measured kernel.
+    """Return the maximum ratio between sizes of a kernel and of its nearest measured kernel.
 
     The ratio is None if no measured kernel is known.
     """
@@ -199,7 +199,7 @@ def sizes_text(sizes: Mapping[str, float]) -> str:
 
 
 def nearest_text(use: KernelUse) -> str:
-    """Return text on a kernel's nearest measured kernel: its GPU, and the sizes that differ."""
+    """Return a text on the nearest measured kernel: its GPU, and the sizes that differ."""
     near = use.nearest
     if near is None:
         return "not measured anywhere"
@@ -239,7 +239,7 @@ def _parts_table(step: Breakdown) -> Grid:
 
 
 def _cells(values: Sequence[float | None], totals: Sequence[float | None]) -> Iterator[str]:
-    """Yield two cells for each time in seconds: microseconds, and percent of the column's total."""
+    """Yield two cells per time in seconds: microseconds, and percent of the column's total."""
     for value, total in zip(values, totals, strict=True):
         if value is None or total is None:
             yield from ("-", "-")
@@ -266,7 +266,7 @@ def _kernels_table(kernels: Sequence[KernelUse]) -> Grid:
 
 
 def _rests_on(kernels: Sequence[KernelUse], gpu: str) -> str:
-    """Return a sentence that names the share of the kernels' time that was measured."""
+    """Return a sentence on the share of the kernels' time that was measured."""
     total = sum(use.total_seconds for use in kernels)
     near = sum(use.total_seconds for use in kernels if _is_near(use, gpu))
     far = max(kernels, key=lambda use: stretch_of(use) or 0.0)

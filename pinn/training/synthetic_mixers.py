@@ -38,7 +38,7 @@ STREAMS = 4
 
 
 def _spread(ffns: Ffns, mixers: Sequence[tuple[float, Mixer]]) -> Groups:
-    """Return layers that combine each feed-forward part with each mixer, in the given shares.
+    """Combine each feed-forward part with each mixer, in the given shares of layers.
 
     A mixer is the attention or recurrent part of a layer.
     """

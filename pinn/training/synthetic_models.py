@@ -114,7 +114,7 @@ def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | Latent
 def _ffns(
     draw: np.random.Generator, hidden: int, layers: int
 ) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
-    """Draw (number of layers, feed-forward part): dense, MoE, or some dense layers before MoE."""
+    """Draw feed-forward parts with their numbers of layers: dense, MoE, or dense before MoE."""
     gated = draw.random() < 0.95
     dense = DenseFfnSpec(
         _multiple(draw, DENSE_WIDTHS[0] * hidden, DENSE_WIDTHS[1] * hidden, 256), gated
@@ -149,7 +149,7 @@ def _groups(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> Iterator[LayerGroup]:
-    """Yield groups of equal layers; a fifth of the models has sliding windows in some or all.
+    """Yield groups of equal layers; a fifth of the models has sliding windows.
 
     Models with latent attention have none.
     """

@@ -30,8 +30,8 @@ from pinn.surrogate.step_features import (
 # that run in an engine but were measured in isolation. Overheads are the cost of unmeasured parts
 # (norms, rotary embedding, host). Each factor has a log-normal prior.
 
-#: Step feature -> overhead per unit of the feature, beyond measured kernel times (from
-#: ``STEP_FEATURES``).
+#: Overheads per unit of a step feature, beyond measured kernel times (from ``STEP_FEATURES``), by
+#: feature.
 OVERHEADS: dict[str, Overhead] = {
     name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }
@@ -65,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return each step's seconds from kernels and overheads; launching overlaps GPU work."""
+        """Return step times in seconds from kernels and overheads; launching overlaps GPU work."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)
@@ -74,7 +74,7 @@ class Scalars:
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
-        """Return betas of deployments: operators' betas x multipliers, plus overheads.
+        """Return betas of deployments: the operators' betas times multipliers, plus overheads.
 
         Each beta is at least its lower bound.
         """
@@ -125,7 +125,7 @@ def prior_scalars() -> Scalars:
 
 
 def _joined() -> list[set[str]]:
-    """Return sets of operators that share a step feature, and two empty sets.
+    """Return the sets of operators that share step features, and two empty sets.
 
     The empty sets are for features without kernels.
     """
@@ -164,11 +164,11 @@ def group_seconds(
     parts: Float[np.ndarray, "*n operators"],
     features: Float[np.ndarray, "*n features"],
 ) -> Float[np.ndarray, "*n groups"]:
-    """Return the seconds of each of ``PART_GROUPS`` in each step, including overheads.
+    """Return the time of each of ``PART_GROUPS`` in each step, with overheads, in seconds.
 
     Args:
         scalars: Calibration factors.
-        parts: Seconds of each operator, summed from kernels.
+        parts: Time in seconds of each operator, summed from kernels.
         features: Step features.
     """
     kernels = (parts * scalars.multipliers) @ _OPERATOR_GROUPS
@@ -177,7 +177,8 @@ def group_seconds(
 
 # Betas of step times that are summed from kernels: the best-fitting non-negative coefficients.
 
-#: Operator (type of kernels in a step) -> names of the step features that may explain its time.
+#: Names of the step features that may explain an operator's time, by operator (type of kernels in a
+#: step).
 EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     operator: tuple(name for name, f in STEP_FEATURES.items() if operator in f.explains)
     for operator in COMPOSED_PARTS
@@ -204,7 +205,7 @@ def project(
 
     Args:
         features: Step features of ``n`` steps.
-        parts: Seconds of each part of the steps.
+        parts: Time in seconds of each part of the steps.
 
     Returns:
         Betas of each part; their sum over parts gives the betas of the step.
@@ -247,7 +248,7 @@ def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[i
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return betas that explain each operator's time, for ``n`` deployments, from 96 steps each."""
+    """Return betas that explain each operator's time in ``n`` deployments, from 96 steps each."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))

@@ -135,7 +135,10 @@ def _prior(row: int, data: LeftOut, settings: Settings) -> Prior:
 def _log_errors(
     rows: np.ndarray, data: LeftOut, found: Prior, settings: Settings
 ) -> tuple[Figures, Figures]:
-    """Return log errors of the TPOT and TTFT predicted for rows, and their standard deviations."""
+    """Return the errors of rows' predicted TPOT and TTFT, and their standard deviations.
+
+    Both are natural logarithms of ratios.
+    """
     predicted = data.features[rows] @ found.mean + data.offset[rows]
     spread = found.spread(data.features[rows].reshape(2 * len(rows), -1)).reshape(len(rows), 2)
     return np.log(predicted / data.measured[rows]), np.hypot(spread, settings[-2:])
@@ -191,7 +194,7 @@ class Search:
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
-    """Return errors and intervals of a draw's evaluation rows, before and after calibration.
+    """Return the errors and intervals of a draw's evaluation rows, before and after calibration.
 
     The fit is used only if it improves the errors of rows that it was not fitted to.
     """
@@ -226,7 +229,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Return scores over all draws in percent, by name; a draw is worse if its mean error grew."""
+    """Return scores over all draws by name, in percent."""
     of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
     shares = {
         f"{side}_{name}": rows[side].agg(name)

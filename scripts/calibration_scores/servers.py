@@ -36,7 +36,7 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 
 def prior_of(deployment: Deployment, network: Path | None = None) -> Prior:
-    """Return the checkpoint's prior of a deployment; its mean is that of ``network`` if given.
+    """Return the prior of a deployment from the checkpoint, with the mean of ``network`` if given.
 
     Raises:
         PinnError: If the checkpoint has no intervals.
@@ -63,7 +63,7 @@ _PROMPT = "1 prefill 4000 @ 0"
 
 
 def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
-    """Return deployment, trace intervals and prior of the server of the public step summaries.
+    """Return the server of the public step summaries: deployment, trace intervals and prior.
 
     Raises:
         PinnError: If PINN_STEPS_DIR names no folder with the file.
@@ -84,7 +84,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
 
 
 def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return a table of step time errors in percent and step time shifts, and the worst shift.
+    """Return a table of step time errors (%) and step time shifts, and the largest shift.
 
     A shift is the change of an unmeasured prompt's step time by a calibration, divided by the
     half-width of its interval.
@@ -109,13 +109,13 @@ def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
 def _fits(
     pool: Intervals, prior: Prior, kind: str, budget: int | None, seeds: int = _SEEDS
 ) -> list[Posterior]:
-    """Return calibrations to random trace intervals of one type, one for each seed."""
+    """Return the posteriors of fits to random trace intervals of one type, one for each seed."""
     settings = (BetaSettings(kind, budget, seed) for seed in range(seeds))
     return [calibrate.calibrate_to(calibrate.chosen(pool, each), prior) for each in settings]
 
 
 def _errors(rows: Intervals, fits: Sequence[Prior]) -> list[float]:
-    """Return each fit's median absolute relative error of the intervals' times, in percent."""
+    """Return the median absolute percentage error of the intervals' times, for each fit."""
     return [100 * np.median(np.abs(rows.features @ fit.beta / rows.seconds - 1)) for fit in fits]
 
 
@@ -134,7 +134,7 @@ def _later(intervals: Intervals, prior: Prior, kind: str, budget: int | None) ->
 
 
 def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
-    """Return errors on steps with many requests of fits to steps with few, and vice versa."""
+    """Return errors of fits to steps with few requests on steps with many, and vice versa."""
     anytime = replace(intervals, part=np.zeros_like(intervals.part))
     rows = []
     for kind, mask in (("windows", intervals.is_window), ("singles", intervals.is_single)):
@@ -151,7 +151,7 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 
 
 def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> float:
-    """Return the largest change of a step time by a calibration, in half-widths of its interval.
+    """Return the largest shift of a step time by a calibration, in half-widths of its interval.
 
     Both change and half-width are on a logarithmic scale.
     """
@@ -169,7 +169,7 @@ _SECONDS, _LATENCIES = 120.0, 10.0
 
 
 def score_runs() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return E2E latency errors in percent of each load, before and after a fit to another load."""
+    """Return E2E latency errors (%) of each load, before and after a fit to another load."""
     path = os.environ.get("PINN_SERVING_RUNS")
     if not path:
         raise PinnError(

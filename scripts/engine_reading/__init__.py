@@ -1,1 +1,1 @@
-"""Readers of engines' default settings from the source files of wheels, without imports."""
+"""Readers of engines' default settings, which parse the source files without importing them."""

@@ -45,7 +45,7 @@ class Symbol:
 
 
 class Given:
-    """Stand-in for a configuration with given values, whose other switches are all False."""
+    """Stand-in for an engine's configuration: given values, and False for all other switches."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -61,7 +61,7 @@ class World:
 
     Args:
         source: Files of the release.
-        stand_ins: Name -> object that a rule uses instead of the engine's own object, in any file.
+        stand_ins: Objects that a rule uses instead of the engine's own, by name, in any file.
     """
 
     def __init__(self, source: EngineSource, stand_ins: Mapping[str, Any]) -> None:
@@ -70,7 +70,7 @@ class World:
         self.space = cache(partial(Space, self))
 
     def ask(self, place: str, *given: Any, **named: Any) -> Any:
-        """Call a function or method of the release, and return its result.
+        """Call a function or method of the release with stand-ins, and return its result.
 
         Raises:
             ValueError: If the rule itself raises an error.
@@ -132,9 +132,9 @@ class Space(dict[str, Any]):
         return eval(compile(ast.Expression(node), self._path, "eval"), self)
 
     def _class(self, node: ast.ClassDef) -> Any:
-        """Return an enumeration unchanged, or another class with only some of its methods.
+        """Compile a class of the release.
 
-        Only methods that rules call are kept.
+        An enumeration is whole; another class has only the methods that rules call.
         """
         bases = [base for base in node.bases if isinstance(self._evaluated(base), type)]
         whole = any(issubclass(self._evaluated(base), Enum) for base in bases)
@@ -164,7 +164,7 @@ class Space(dict[str, Any]):
 
 
 def _imports(tree: ast.Module, path: str) -> dict[str, str]:
-    """Return imported name -> ``module`` or ``module.name``, for all imports of a file."""
+    """Return the ``module`` or ``module.name`` that each imported name of a file refers to."""
     package = path.rpartition("/")[0].replace("/", ".")
     found: dict[str, str] = {}
     for node in ast.walk(tree):

@@ -56,7 +56,7 @@ def field(source: EngineSource, name: str) -> tuple[Any, str]:
 
 @cache
 def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
-    """Return argument -> its default, and the first file that states this default."""
+    """Return each argument's default, and the first file that states this default."""
     found: dict[str, tuple[ast.expr, str]] = {}
     for path in filter(source.exists, (ARGS, *_FIELDS)):
         for node in ast.walk(source.tree(path)):
@@ -73,7 +73,7 @@ _SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
     ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
     ("scheduler_recv_interval", "scheduler_recv_interval", None),
 )
-#: SGLang setting -> default that pinn assumes in every release.
+#: Defaults that pinn assumes in every release, by SGLang setting.
 _EXPECTED = {
     "schedule_policy": "fcfs",
     "schedule_conservativeness": 1.0,
@@ -153,7 +153,7 @@ def memory_rules(source: EngineSource) -> list[Line]:
 
 
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
-    """Return pairs of an upper bound of GPU memory in GiB and the value below this bound.
+    """Return pairs (upper bound of GPU memory in GiB, value that applies below it).
 
     Ranges of memory with equal values are merged.
     """

@@ -69,7 +69,7 @@ _NAMES = (
     "multimodal_breakable_cuda_graph_supported_model_archs", "CudaGraphConfig",
     "default_prefill_backend",
 )  # fmt: skip
-#: Releases that a person has read, oldest first -> digest of the functions that contain the rules.
+#: Digests of the functions that contain the rules, by release that a person has read, oldest first.
 DIGESTS: dict[str, str] = {
     "0.5.3.post1": "3c3e9029abfe",
     "0.5.5": "8be7c1938ce7",

@@ -15,7 +15,7 @@ KERNEL_COLUMNS = (
     "engine", "format", "since", "until", "least_capability", "below_capability", "spread",
     "kernels", "source",
 )  # fmt: skip
-#: Row of a table of defaults or of kernels: name of a column -> value.
+#: Row of a table of defaults or of kernels: values by name of a column.
 Line = dict[str, str]
 #: Consecutive releases, each with its rows for one flag or number format.
 Run = Sequence[tuple[EngineSource, list[Line]]]

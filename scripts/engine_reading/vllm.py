@@ -173,7 +173,7 @@ def _never_fused(place: str) -> list[Line]:
 
 
 def _check(source: EngineSource, place: str, expected: object) -> str:
-    """Check that a constant has the expected value, and return its place in the source."""
+    """Check that a constant of the release has the expected value, and return its place."""
     if source.constant(place) != expected:
         raise source.unread(place, f"the value is {source.constant(place)}, expected {expected}")
     return place

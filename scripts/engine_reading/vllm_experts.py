@@ -42,8 +42,8 @@ _FP8 = (
     f"{_QUANTIZATION}/fp8.py: get_fp8_moe_backend",
     _FP8_METHOD,
 )
-#: Number format of experts -> arguments of the rule for weights and activations, and functions that
-#: choose the kernels in different releases, newest first.
+#: Arguments of the rule for weights and activations, and functions that choose the kernels in
+#: different releases, newest first, by number format of experts.
 _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fp8_block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym", _FP8),
     "fp8": ("kFp8StaticTensorSym", "kFp8StaticTensorSym", _FP8),
@@ -147,7 +147,7 @@ def _world(source: EngineSource, capability: float) -> World:
 
 
 def _member(world: World, enumeration: str, name: str) -> Any:
-    """Return a member of an enumeration of the release; None if the enumeration is missing."""
+    """Return a member of an enumeration of the release, or None if the enumeration is missing."""
     path, _, kind = f"{_MOE}/{enumeration}".partition(": ")
     return getattr(world.space(path)[kind], name) if world.source.has(f"{path}: {kind}") else None
 

@@ -18,7 +18,7 @@ _ABSENT = ("has_humming", "has_cutedsl", "has_deep_ep", "has_pplx", "has_hpc", "
 
 #: Patterns of the names of GPUs in ``data/gpus``: Hopper, and data-centre Blackwell.
 HOPPER, BLACKWELL = "h(100|20|800)", "b[23]00"
-#: Compute capability -> pattern of the names of GPUs that have it.
+#: Patterns of the names of GPUs, by their compute capability.
 GPUS = {9.0: HOPPER, 10.0: "b200", 10.3: "b300"}
 
 
@@ -70,7 +70,7 @@ def _number(asked: Any) -> int:
 
 
 class Envs:
-    """Stand-in for ``vllm.envs`` with no variable set, so that each one has its default."""
+    """Stand-in for ``vllm.envs`` without set variables, so that each one has its default."""
 
     path = "vllm/envs.py"
 

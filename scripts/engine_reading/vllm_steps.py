@@ -44,7 +44,7 @@ def graph_sizes(source: EngineSource) -> list[Line]:
 def _largest_graph(
     source: EngineSource, rule: str, capability: float, max_num_seqs: int, drafts: int
 ) -> int:
-    """Return the tokens of the largest CUDA graph of a server.
+    """Return the size in tokens of the largest CUDA graph of a server.
 
     It depends on the GPU's capability, the maximum of running requests and the draft tokens.
     """

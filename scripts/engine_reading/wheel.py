@@ -109,11 +109,11 @@ def literal(node: ast.expr) -> Any:
 
 
 def compiled(function: ast.FunctionDef | ast.ClassDef, names: dict[str, Any]) -> Any:
-    """Compile one function or class of a file, without its decorators and annotations.
+    """Compile a function or class of a file, without its decorators and annotations.
 
     Args:
         function: Function or class from a file.
-        names: Name -> object, in place of the global names of the module.
+        names: Objects by name, in place of the global names of the module.
     """
     bare = ast.fix_missing_locations(_Bare().visit(ast.parse(ast.unparse(function))))
     bare.body[0].decorator_list = []

@@ -47,7 +47,7 @@ class Limits:
     """Time limit of a request, and whether it may name files.
 
     Attributes:
-        timeout_s: Maximum seconds to compute an answer.
+        timeout_s: Maximum time to compute an answer, in seconds.
         reads_files: Whether a request may name files.
     """
 
@@ -85,7 +85,7 @@ def compute(name: str, content: bytes, limits: Limits) -> Answer:
 
 
 def _computed(name: str, content: bytes, limits: Limits) -> tuple[bytes, frozenset[str] | None]:
-    """Return an endpoint's result as JSON, and the strings of a request that names no file."""
+    """Return an endpoint's result as JSON, and the request's strings if none names a file."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -151,5 +151,5 @@ class KeptAnswers:
 
 
 def _size(answer: Answer) -> int:
-    """Return the estimated size of an answer in bytes, with 100 bytes of overhead per string."""
+    """Estimate the size of an answer in bytes, with 100 bytes of overhead per string."""
     return 1000 + len(answer.content) + sum(100 + len(text) for text in answer.texts or ())

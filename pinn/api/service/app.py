@@ -28,7 +28,8 @@ MOST_BODY_BYTES = 8 * 2**20
 WARNINGS = "Pinn-Warnings"
 #: Status recorded for a request whose client disconnected before the answer.
 GONE = 499
-#: Type of request -> seconds after which a client should retry if all worker processes are busy.
+#: Time in seconds after which a client should retry if all worker processes are busy, by type of
+#: request.
 _RETRY_S = {"predictions": 1, "simulations": 10}
 
 

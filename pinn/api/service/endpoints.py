@@ -46,13 +46,13 @@ class Endpoint:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Return the function of ``import pinn``."""
+        """Return the function of ``import pinn`` that answers a request."""
         found: Callable[..., Any] = getattr(pinn, self.name)
         return found
 
     @property
     def arguments(self) -> dict[str, inspect.Parameter]:
-        """Return name -> parameter of the arguments that a request may give."""
+        """Return the parameters that a request may give, by name."""
         taken = inspect.signature(self.function).parameters
         return {name: p for name, p in taken.items() if name not in self.withheld}
 
@@ -88,7 +88,7 @@ def _document(result: object) -> bytes:
 
 
 def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function that computes the JSON that a command prints with ``--json``."""
+    """Return a function that computes the JSON that a command with ``--json`` prints."""
 
     def compute(given: dict[str, Any]) -> bytes:
         return _document(getattr(pinn, name)(**given).to_json())

@@ -1,4 +1,4 @@
-"""Socket of the service, and the program that serves until it receives a signal."""
+"""Opening of the service's socket, and its event loop, which runs until a signal."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def plain_texts(body: object) -> frozenset[str] | None:
 
 
 def any_exists(texts: frozenset[str] | set[str]) -> bool:
-    """Return whether one of the strings is the path of an existing file or folder."""
+    """Return whether any of the strings is the path of an existing file or folder."""
     try:
         return any(Path(text).exists() for text in texts if text)
     except (OSError, ValueError):  # the string is too long for a path, or has a null byte
@@ -67,7 +67,7 @@ def _is_plain(name: str, text: str) -> bool:
 
 
 def _texts(value: object, name: str) -> Iterator[tuple[str, str]]:
-    """Yield each string in a JSON value, together with the name of its argument."""
+    """Yield each string in a JSON value, with the name of its argument."""
     if isinstance(value, str):
         yield name, value
     elif isinstance(value, Mapping):

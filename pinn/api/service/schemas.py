@@ -11,7 +11,7 @@ from pinn.api.requests import explained
 from pinn.api.service import problems
 from pinn.api.service.endpoints import Endpoint
 
-#: HTTP status of a refused request -> description.
+#: Descriptions of refused requests, by HTTP status.
 REFUSALS = {
     413: "The body is too large.",
     415: "The Content-Type of the body is not application/json.",
@@ -57,7 +57,7 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _type(argument: inspect.Parameter) -> dict[str, Any]:
-    """Return the JSON type and default of an argument; string arguments accept any JSON value."""
+    """Return the JSON type and default of an argument; text arguments accept any JSON value."""
     if isinstance(argument.annotation, str) or argument.annotation is argument.empty:
         return {}
     found: dict[str, Any] = TypeAdapter(argument.annotation).json_schema()

@@ -111,7 +111,7 @@ class Picture:
 
 
 def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
-    """Return a figure as a list of one picture; an empty list if there is no figure."""
+    """Return a figure as a list of one picture; [] if there is no figure."""
     return [] if figure is None else [Picture(name, caption, png(figure))]
 
 

@@ -52,7 +52,7 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
 
 
 def _with_legend(figure: Figure, looks: Looks, place: _Place, size: float = 6) -> Figure:
-    """Return the figure with a legend of its markers added outside the axes."""
+    """Add a legend of a figure's markers outside its axes."""
     first = figure.axes[0]
     handles = [
         first.plot([], [], marker, color=colour, label=short(name), markersize=size)[0]
@@ -120,7 +120,7 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return axis ticks from low to high: at most six round numbers, else powers of ten."""
+    """Return ticks of an axis from low to high: at most six round numbers, else powers of ten."""
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in range(-2, 7) for digit in digits]
         found = [tick for tick in ticks if low <= tick <= high]

@@ -11,12 +11,12 @@ from pinn.evaluation import folds, metrics
 from pinn.evaluation.report import contents, figures
 from pinn.evaluation.report.contents import METHOD, Picture, Tables
 
-#: Title of a section of the page -> its pictures and tables.
+#: Pictures and tables of the page's sections, by title of the section.
 Sections = Mapping[str, Sequence[Picture | Grid]]
 
 # First lines of a page: held-out errors of the network and of the best other estimator (peer).
 
-#: Split method -> plural noun for the parts that it holds out.
+#: Plural nouns for the parts that a split method holds out, by method.
 _UNSEEN = {
     "leave-one-model-out": "models",
     "leave-one-gpu-out": "GPUs",
@@ -51,7 +51,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 
 def _compared(rows: pd.DataFrame, metric: str) -> str:
-    """Return text on the median error of the network and of the best other estimator (peer)."""
+    """Return a text that compares the network's median error with the best other estimator's."""
     error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
@@ -68,7 +68,7 @@ def _compared(rows: pd.DataFrame, metric: str) -> str:
 
 
 def _covered(tables: Tables) -> str:
-    """Return text on the coverage of 90 % intervals in each split.
+    """Return a text on the coverage of 90 % intervals in each split.
 
     The intervals are the shown checkpoint's or, without one, those calibrated in this evaluation.
     """
@@ -84,7 +84,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return text on the splits whose predictions are from a checkpoint, and its short SHA-256."""
+    """Return a text on splits predicted by a checkpoint's cross-validation, and its SHA-256."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)
@@ -94,7 +94,7 @@ def _shipped(tables: Tables) -> dict[str, str]:
 
 # Sections of a page, made from an evaluation's tables.
 
-#: Split method -> title of its section of the page.
+#: Titles of the page's sections, by split method.
 _TITLES = {
     "leave-one-model-out": "Held-out models",
     "leave-one-gpu-out": "Held-out GPUs",
@@ -103,7 +103,7 @@ _TITLES = {
 
 
 def make_sections(tables: Tables) -> Sections:
-    """Return section title of the page -> the section's pictures and tables, possibly none."""
+    """Return the pictures and tables of each section of the page, by section title."""
     found = {
         title: _left_out(tables, split)
         for split, title in _TITLES.items()

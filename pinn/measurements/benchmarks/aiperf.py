@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Latency -> its tags in the files: first the tag of releases, then that of pre-releases.
+#: Tags in the files, by latency: first the tag of releases, then that of pre-releases.
 _TAGS = {
     "ttft": ("time_to_first_token", "ttft"),
     "tpot": ("inter_token_latency",),
@@ -36,7 +36,7 @@ is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error")
 
 
 def aiperf_points(document: Document) -> list[list[Tree]]:
-    """Return the data of a file's runs: one run per summary, or one run of all request lines."""
+    """Split a file into the data of its runs: one run per summary, or one of all request lines."""
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
@@ -45,7 +45,7 @@ is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,a
 
 
 def aiperf_table(document: Document) -> list[list[Tree]]:
-    """Return the data of the single run that a CSV summary describes."""
+    """Return the data of the only run in a CSV summary, as a list."""
     return [[Tree({"records": _csv_metrics(document.text)})]]
 
 
@@ -107,7 +107,7 @@ def _server(point: Tree, config: Tree) -> StatedServer:
 
 
 def _gpu(telemetry: Json) -> str:
-    """Return the GPU's name from DCGM telemetry, where it is nested at any depth."""
+    """Return the GPU's name from DCGM telemetry, in which it may be nested at any depth."""
     if isinstance(telemetry, list):
         return next(filter(None, map(_gpu, telemetry)), "")
     if not isinstance(telemetry, dict):

@@ -23,7 +23,7 @@ _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
 def engine_flags(spelled: str) -> dict[str, str]:
-    """Return the flags that an engine's name states: ``engine`` and, if known, ``engine_version``.
+    """Return the flags in an engine's name: ``engine`` and, if known, ``engine_version``.
 
     The result is empty for an engine that is not supported.
 
@@ -100,7 +100,7 @@ class Lengths:
 
     @staticmethod
     def listed(each: tuple[int, ...]) -> Lengths:
-        """Return token lengths that are listed for each request, with their mean."""
+        """Return the token lengths of single requests as ``Lengths``, with their mean."""
         return Lengths(sum(each) / len(each) if each else math.nan, each=each)
 
 
@@ -136,7 +136,8 @@ class Load:
         offsets_s: Send time of each request in seconds, if the file has it and no concurrency limit
             delayed the request; overrides the rate.
         prefix: Prompts that repeat; None if all prompts are different.
-        timeout_s: Seconds after which the client aborts a request; None if it waits for ever.
+        timeout_s: Time in seconds after which the client aborts a request; None if it waits for
+            ever.
     """
 
     requests: int
@@ -204,7 +205,7 @@ class StatedServer:
 
     @property
     def all_flags(self) -> dict[str, FlagValue]:
-        """Return flag -> value as stated in the file, including the engine and its release."""
+        """Return the values of flags that the file states, including the engine and its release."""
         return {**engine_flags(self.engine), **self.flags}
 
 
@@ -220,8 +221,8 @@ class BenchmarkRun:
         name: File name, followed by ``#1``, ``#2``, ... if a file has several runs.
         tool: Tool that wrote the file, such as ``vllm bench serve``.
         load: Load that was sent, which the simulator replays.
-        figures: Metric -> value over the served requests, in seconds or per second; the metrics
-            are those names of ``FIGURES`` that the file has.
+        figures: Value over the served requests by metric, in seconds or per second; the metrics are
+            those names of ``FIGURES`` that the file has.
         served: Number of served requests, to which the metrics refer.
         failed: Number of requests that failed or were cut off.
         server: Facts about the server in the file.
@@ -304,7 +305,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Return the names of all keys in a run; nested keys have dots (``load.concurrency``)."""
+    """Return the names of all keys in a run; dots join nested keys (``load.concurrency``)."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

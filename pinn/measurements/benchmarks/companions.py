@@ -27,7 +27,7 @@ _REPEATED = {
 
 
 def result_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the given files, and the result files in the given folders.
+    """Return all given files, and the result files in given folders.
 
     Raises:
         PinnError: If a path does not exist.

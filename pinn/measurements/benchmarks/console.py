@@ -17,7 +17,7 @@ from pinn.measurements.benchmarks.tree import Tree
 
 _HEADING = re.compile(r"={3,} *Serving Benchmark Result *={3,}")
 
-#: Label in the printed table -> key of the client's result file.
+#: Keys of the client's result file, by label in the printed table.
 _KEYS = {
     "Successful requests": "completed",
     "Benchmark duration (s)": "duration",

@@ -107,7 +107,7 @@ def _json_fault(error: PinnError) -> NotUsable:
 
 # Metrics of benchmark files in SI units, and parsers of keys that files of several tools share.
 
-#: Unit of time as spelled in benchmark files -> its length in seconds.
+#: Lengths of units of time in seconds, by unit as spelled in benchmark files.
 SECONDS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
     "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,
@@ -115,7 +115,7 @@ SECONDS = {
 
 
 def unit_seconds(latency: str, unit: str) -> float:
-    """Return the length in seconds of a unit of time as spelled in a file.
+    """Return the seconds of a unit of time that a file names.
 
     Raises:
         NotUsable: If the unit is unknown.
@@ -127,7 +127,7 @@ def unit_seconds(latency: str, unit: str) -> float:
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Return the metrics with positive values; tools write 0, null or NaN for unmeasured ones.
+    """Drop metrics that are 0, null or NaN, which tools write for unmeasured metrics.
 
     >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
     {'ttft_mean_s': 0.1}
@@ -138,12 +138,12 @@ def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
 def throughputs(
     requests_per_s: float | None, output_tokens_per_s: float | None
 ) -> dict[str, float]:
-    """Return the requests and output tokens per second that a file states, as metric -> rate."""
+    """Return the requests and output tokens per second that a file states, by metric."""
     return kept({"requests_per_s": requests_per_s, "output_tokens_per_s": output_tokens_per_s})
 
 
 def streamed(figures: dict[str, float]) -> dict[str, float]:
-    """Return the metrics unchanged, after a check that they include a TTFT.
+    """Return metrics unchanged; raise an error if they include no TTFT.
 
     Raises:
         NotUsable: If there is no TTFT.
@@ -156,7 +156,7 @@ def streamed(figures: dict[str, float]) -> dict[str, float]:
 def statistics_of(
     latency: str, lookup: Callable[[str], float | None], unit_s: float
 ) -> dict[str, float]:
-    """Return the mean and percentiles that a file has of one latency, as metric -> seconds.
+    """Return the mean and percentiles of one latency in a file, in seconds, by metric.
 
     Args:
         latency: Name of the latency, such as ``ttft``.
@@ -169,7 +169,7 @@ def statistics_of(
 
 
 def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -> dict[str, float]:
-    """Return the latencies in a file with keys such as ``mean_ttft``, as metric -> seconds.
+    """Return the latencies in a file with keys such as ``mean_ttft``, in seconds, by metric.
 
     Args:
         values: Content of the file.
@@ -187,7 +187,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """Return the mean and percentiles of a latency's positive samples, as metric -> seconds."""
+    """Return mean and percentiles of a latency's positive samples, in seconds, by metric."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):
@@ -199,7 +199,7 @@ def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
 def request_figures(
     ttft_s: Iterable[float], e2e_s: Iterable[float], output_tokens: Iterable[int]
 ) -> dict[str, float]:
-    """Return mean and percentiles of TTFT, E2E and TPOT over requests, as metric -> seconds."""
+    """Return mean and percentiles of TTFT, E2E and TPOT over requests, in seconds, by metric."""
     rows = list(zip(ttft_s, e2e_s, output_tokens, strict=True))
     return (
         sample_figures("ttft", (first for first, _, _ in rows))

@@ -32,7 +32,7 @@ is_inference_perf = marks.keys("load_summary", "successes.latency")
 
 
 def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
-    """Read the run of one load stage from its report and the configuration in the same folder.
+    """Read one load stage's run from its report and the configuration in the same folder.
 
     Raises:
         NotUsable: If no request was served, or the report covers several stages.
@@ -106,7 +106,7 @@ def _shared_prompts(shared: Tree) -> SharedPrefix | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the mean of the first of these quantities that a report has; None if it has none."""
+    """Return the mean of the first of several quantities that a report has; None without any."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

@@ -48,7 +48,7 @@ class Lines:
 
 
 def json_lines(text: str) -> Lines:
-    """Return the JSON object on each line that begins with one; Infinity is accepted in it."""
+    """Return the JSON objects at the beginning of lines; Infinity is accepted as a number."""
     found = Lines()
     if not (text.startswith("{") or "\n{" in text):
         return found

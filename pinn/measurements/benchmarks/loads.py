@@ -61,7 +61,7 @@ def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndar
 
 
 def _spread(mean: float, count: int) -> Int[np.ndarray, " n"]:
-    """Return ``count`` lengths with a given mean, each of which is the mean rounded down or up.
+    """Return ``count`` whole lengths that are rounded up or down, so that their mean is ``mean``.
 
     >>> _spread(2.5, 4).tolist()
     [2, 3, 2, 3]
@@ -81,7 +81,7 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return each prompt's length, the earlier prompt whose prefix it shares, and shared tokens."""
+    """Return each prompt's length, and which earlier prompt's prefix it repeats."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]
@@ -94,7 +94,7 @@ def _repeat(
 
 
 def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, float]:
-    """Return the clients' metrics over a simulated run's completed requests, as metric -> value.
+    """Return the clients' metrics over a simulated run's completed requests, by metric.
 
     Args:
         run: Simulated run of a workload of ``benchmark_workload``.

@@ -30,7 +30,7 @@ class Keys:
         return "" if self.lacking(document) else f"the keys {', '.join(self.names)}"
 
     def lacking(self, document: Document) -> list[str]:
-        """Return those of the mark's keys that a document does not have."""
+        """Return the mark's keys that a document lacks."""
         return [name for name in self.names if not _has(document.first, name)]
 
     def share(self, document: Document) -> float:
@@ -39,7 +39,7 @@ class Keys:
 
 
 def keys(*names: str) -> Keys:
-    """Return a mark that recognizes files which have all given keys."""
+    """Return a mark that recognizes files with all of the given keys."""
     return Keys(names)
 
 
@@ -61,12 +61,12 @@ def pattern(what: str, text: re.Pattern[str]) -> Mark:
 
 
 def any_of(*marks: Mark) -> Mark:
-    """Return a mark that recognizes files which at least one of several marks recognizes."""
+    """Return a mark that recognizes files which any of several marks recognizes."""
     return lambda document: next(filter(None, (mark(document) for mark in marks)), "")
 
 
 def nearest(document: Document, tools: Iterable[tuple[str, Mark]]) -> str:
-    """Return text that names the tool of the most similar files, and the keys missing from them.
+    """Return a text on the tool with the most similar files, and the keys that are missing.
 
     Args:
         document: Document that no mark recognizes.

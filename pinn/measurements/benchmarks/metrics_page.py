@@ -31,7 +31,8 @@ _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STARTED = re.compile(r"^process_start_time_seconds(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 
-#: Metric -> histograms from which its mean is computed, the most precise histogram first.
+#: Histograms from which the mean of a metric is computed, by metric, the most precise histogram
+#: first.
 _HISTOGRAMS = {
     "ttft_mean_s": ("time_to_first_token_seconds",),
     "tpot_mean_s": ("request_time_per_output_token_seconds",),
@@ -50,7 +51,7 @@ class Page:
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
-        sums: Series -> sum of its values over all labels, except histogram buckets.
+        sums: Sum of values over all labels by series, except histogram buckets.
         labelled: (series, transfer type) -> sum of the series' values over all other labels.
         models: Names of the served models.
         info: Labels of ``cache_config_info``.
@@ -147,7 +148,7 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
 
 
 def _at_start(page: Page, reading: Reading) -> Page:
-    """Return the page of the same server before its first request, with all counters at 0.
+    """Return a copy of a page with all counters at 0, as before the server's first request.
 
     Raises:
         NotUsable: If neither the duration nor the load is given.
@@ -165,7 +166,7 @@ def _at_start(page: Page, reading: Reading) -> Page:
 def _mean(
     counts: dict[str, float], histograms: tuple[str, ...], total: str, served: int
 ) -> float | None:
-    """Return the mean of the first histogram that counts anything, or else total / ``served``."""
+    """Return the mean of the first histogram with counts, or else ``total`` / ``served``."""
     for name in histograms:
         count = counts.get(f"{name}_count", 0.0)
         if count > 0:
@@ -220,7 +221,7 @@ def _server(page: Page) -> StatedServer:
 
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
-    """Return each draft position's acceptance rate, given that all earlier drafts were accepted.
+    """Return the acceptance rate at each draft position, given acceptance of all earlier drafts.
 
     Counts of all engines are added. Without counts by position, the result is one rate.
 
@@ -256,7 +257,7 @@ def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
 
 
 def acceptance_text(path: Path) -> str:
-    """Return the value of ``--speculative-acceptance`` from a file with a metrics page.
+    """Return the value for ``--speculative-acceptance`` from a file with a metrics page.
 
     Raises:
         PinnError: If the file cannot be read or counts no draft tokens.

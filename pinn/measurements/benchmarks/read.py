@@ -53,7 +53,7 @@ class Reader(Generic[Point]):
     of_text: bool = False
 
     def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
-        """Return a function for each run in a file; when called, it reads the run."""
+        """Return a function per run in a file, which reads the run when it is called."""
         return [partial(self.read, point) for point in self.points(document)]
 
 
@@ -107,7 +107,7 @@ class _Found:
     Attributes:
         given: Options for data that files lack.
         runs: Runs in the order of the files.
-        refused: Reason -> places of the skipped runs, lines or files.
+        refused: Places of the skipped runs, lines or files, by reason.
     """
 
     given: GivenLoad
@@ -120,7 +120,7 @@ class _Found:
 
     @contextmanager
     def counted(self, tool: str, place: str) -> Iterator[None]:
-        """Count a run as skipped if the enclosed code raises an error about its data."""
+        """Count a run as skipped if the enclosed code raises an error on its data."""
         try:
             yield
         except PinnError as reason:

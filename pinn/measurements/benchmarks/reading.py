@@ -110,7 +110,7 @@ class Reading:
         return BenchmarkRun(self.name, self.tool, load, figures, served, failed, server, own, told)
 
     def or_stated(self, name: str, stated: float | None) -> float | None:
-        """Return the value of a load option from the file, else from the user, else None.
+        """Return a load option's value from the file, else from the user, else None.
 
         Raises:
             NotUsable: If file and user contradict each other.
@@ -136,7 +136,7 @@ class Reading:
         return None if found is None else int(found)
 
     def needed(self, name: str, stated: float | None = None) -> float:
-        """Return a required value of the load from the file, or else from the user.
+        """Return a required value of the load, from the file or else from the user.
 
         Raises:
             NotUsable: If there is no value, or file and user contradict each other.
@@ -163,7 +163,7 @@ class Reading:
     def sending(
         self, concurrency: int | None = None, rate: float | None = None
     ) -> tuple[int | None, float | None]:
-        """Return concurrency and requests/s, at least one of which is not None.
+        """Return the load's concurrency and requests/s, at least one of which is known.
 
         Raises:
             NotUsable: If neither is known, or the user contradicts the file.
@@ -204,7 +204,7 @@ _FLAGS = {each.name: each for each in flags_of(GivenLoad)}
 
 
 def _described(name: str) -> str:
-    """Return a load option's name and description as text: ``--duration (time between ...)``."""
+    """Return a load option with its description, as in ``--duration (time between ...)``."""
     return f"{_FLAGS[name].option} ({_FLAGS[name].help.rstrip('.').lower()})"
 
 

@@ -24,7 +24,7 @@ _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 
 
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
-    """Return a line for each file with flags, naming those that change the server's configuration.
+    """Return a line per file whose flags change the server's configuration.
 
     A flag is named if its value differs from the value without the files, which results from the
     user's flags and the engine's defaults.
@@ -58,7 +58,7 @@ def _without(target: Target, names: Collection[str]) -> Target:
 
 
 def _difference(name: str, target: Target, without: Target) -> str:
-    """Return a flag's values on two servers as text; empty if the values are equal."""
+    """Return a flag's values on two servers as text; empty if they are equal."""
     if name == "precision":
         other = "the checkpoint's format" if target.precision else ""
         return f"--quantization {target.precision} (your flags imply {other})" if other else ""
@@ -71,7 +71,7 @@ def _difference(name: str, target: Target, without: Target) -> str:
 
 
 def _value(name: str, target: Target) -> object:
-    """Return a flag's value from the resolved engine configuration; if not there, as given."""
+    """Return a flag's resolved value; the given value if the flag is not resolved."""
     if name in _RESOLVED:
         with suppress(PinnError):
             return getattr(target.deployment().recipe, _RESOLVED[name])

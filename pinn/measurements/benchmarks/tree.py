@@ -20,7 +20,7 @@ class Tree:
         return key in self.values
 
     def at(self, *path: str) -> Tree:
-        """Return the mapping at the end of a path of keys; an empty mapping if it is missing.
+        """Return the mapping under a path of keys; an empty mapping if there is none.
 
         >>> Tree({"a": {"b": {"c": 1}}}).at("a", "b").number("c"), bool(Tree({"a": None}).at("a"))
         (1.0, False)

@@ -127,7 +127,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Return the metrics that a file states, or else those computed from its single requests.
+    """Return the metrics in a file; if it states none, compute them from its single requests.
 
     Raises:
         NotUsable: If the file has no latency.
@@ -149,7 +149,7 @@ def _details(file: ClientFile) -> dict[str, float]:
 
 
 def _server(values: Tree) -> StatedServer:
-    """Return facts about the server from key=value pairs given to the client by ``--metadata``."""
+    """Return the facts about the server that the client was given by ``--metadata``."""
     aliased = {_ALIASES[k]: v for k, v in values.values.items() if k in _ALIASES}
     named = Tree({**values.values, **aliased})
     flags = given_flags(ServingSpec, named.values, "--metadata")
@@ -163,7 +163,7 @@ def _server(values: Tree) -> StatedServer:
 
 
 def _other_engine(spoken: str) -> str:
-    """Return the client's protocol if it identifies an engine other than vLLM, else empty text.
+    """Return the client's protocol if it identifies an engine other than vLLM, else "".
 
     The protocols of vLLM and OpenAI do not identify the engine, because all engines support them.
     """
@@ -185,7 +185,7 @@ _CONSERVATIVE = 0.3
 #: resolved values use SGLang's own names.
 _UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
            "speculative_config", "disaggregation_mode"}  # fmt: skip
-#: SGLang's name of a number format -> value of ``--quantization``.
+#: Values of ``--quantization``, by SGLang's name of a number format.
 _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
             "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
             "mxfp4": "mxfp4"}  # fmt: skip
@@ -229,7 +229,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
-    """Return the load with uniform lengths, if the total tokens agree with the requested range."""
+    """Return the load with uniform lengths if its total tokens fit the requested range."""
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
@@ -241,7 +241,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
 
 
 def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
-    """Return uniform lengths from ``share * asked`` to ``asked`` tokens, if they fit the mean."""
+    """Return uniform lengths from ``share * asked`` to ``asked`` tokens if the mean fits."""
     mean = lengths.mean
     if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
         return lengths
@@ -282,7 +282,7 @@ def sglang_server(info: Tree) -> StatedServer:
 
 
 def _resolved(flag: Flag, info: Tree) -> Json:
-    """Return a flag's resolved value from ``server_info``; None for a missing value or -1."""
+    """Return a flag's resolved value from ``server_info``; None if missing or -1."""
     spelled = flag.spelled.get(SGLANG, flag.name)
     value = info.values.get(spelled.removeprefix("no_"))
     if value is None or (flag.kind in ("int", "float") and float(str(value)) <= 0):

@@ -84,7 +84,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """Return a log line's iteration as column -> value, or the reason why the line is refused."""
+    """Return a log line's iteration by column, or the reason why the line is refused."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
@@ -98,7 +98,7 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
 
 
 def _logged_s(line: str) -> float | None:
-    """Return a log line's time in seconds; all months count 31 days, as only differences matter."""
+    """Return a log line's time in seconds; months count 31 days, since only differences matter."""
     found = _LOGGED.search(line)
     if found is None:
         return None
@@ -162,7 +162,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
 
 
 def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
-    """Return the mean ITL of a log in seconds, which is the mean time from step to step."""
+    """Return the mean ITL of a log in seconds, as the mean time from step to step."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
@@ -210,7 +210,7 @@ def log_server(text: str) -> StatedServer:
 # the engine. The start of the span is the request's arrival time.
 
 _SPAN = "llm_request"
-#: Attribute of a span -> its name in ``_RequestSpan.numbers``.
+#: Names in ``_RequestSpan.numbers``, by attribute of a span.
 _ATTRIBUTES = {
     "gen_ai.latency.time_to_first_token": "ttft",
     "gen_ai.latency.e2e": "e2e",

@@ -67,7 +67,7 @@ _NO_CLOCK = "T00:00:00.000Z"
 _RELEASE = re.compile(r"v?(\d+\.\d[^-]*)")
 
 
-#: Measured row of the benchmark's table, with decoded columns: column -> value.
+#: Measured row of the benchmark's table, with decoded columns: values by column.
 Row = Mapping[Hashable, Any]
 
 
@@ -87,7 +87,7 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the flags and their origin as one key, which is equal for equal servers."""
+        """Return the flags and their origin as a key that is equal for equal servers."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 
@@ -108,7 +108,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return (engine, model, GPU, precision, lengths, GPU count, clients) -> possible flags."""
+    """Return possible flags by (engine, model, GPU, precision, lengths, GPU count, clients)."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -190,7 +190,7 @@ def _is_valid(fact: LaunchFact, time: str) -> bool:
 
 
 def _started(fact: LaunchFact, time: str) -> bool:
-    """Return whether flags changed at the given time, so that the benchmark ran with the change."""
+    """Return whether a change of flags at the given time started the benchmark's run."""
     digits = 10 if time.endswith(_NO_CLOCK) else 16
     changed = fact.passed["own_change"] and fact.passed["since"][:digits] == time[:digits]
     return bool(changed) and time >= CHANGES_START_RUNS
@@ -201,7 +201,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
     Args:
         rows: Measured rows as :func:`find` takes them, but with the benchmark file's model names.
-        models: Name of a model in the benchmark's file -> its name in the model catalog.
+        models: Name in the model catalog, by name in the benchmark's file.
 
     Returns:
         The rows with ``tensor_parallel_size``, ``data_parallel_size``, ``enable_expert_parallel``
@@ -215,7 +215,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
 
 def _ran(found: Found, row: Row) -> dict[str, object]:
-    """Return the columns of a measured row that state its launch flags, as column -> value."""
+    """Return the values of a measured row's launch flags, by column."""
     changed: dict[str, object] = dict.fromkeys(ADDED, "")
     changed |= {"facts": found.confidence, "facts_reason": found.reason}
     layout = ("tensor_parallel_size", "data_parallel_size", "enable_expert_parallel")
@@ -258,7 +258,7 @@ def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
 
 
 def served_scheme(scheme: str, row: Row) -> str:
-    """Return the number format that a row's engine used; mxfp4 may have 8-bit activations.
+    """Return the number format that a row's engine ran, such as mxfp4 with 8-bit activations.
 
     TensorRT-LLM's own expert kernels quantize activations to 8 bits on Blackwell. Scripts select
     these kernels by ``moe_config.backend`` TRTLLM, and only on Blackwell.
@@ -272,7 +272,7 @@ def served_scheme(scheme: str, row: Row) -> str:
 
 
 def image_release(image: str) -> str:
-    """Return the engine release in a container image's tag, or else the tag.
+    """Return the engine release in a container image's tag; if there is none, the tag.
 
     >>> image_release("vllm/vllm-openai:v0.19.0-cu130")
     '0.19.0'

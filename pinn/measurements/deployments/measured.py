@@ -48,7 +48,7 @@ def observed_deployment(row: Row) -> Deployment:
 
 
 def _layout(row: Row) -> dict[str, FlagValue]:
-    """Return the flags for a row's engine and its parallelism, as flag -> value."""
+    """Return the values of the flags for a row's engine and its parallelism, by flag."""
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     if engine == VLLM:
@@ -159,7 +159,7 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Return flags that give enough KV cache for the requests of a row with unknown flags.
+    """Return flags with enough KV cache for a row's requests, if its flags are unknown.
 
     Rows whose requests waited for memory are filtered out, so any sufficient values are correct.
     """

@@ -34,7 +34,7 @@ _DTYPES: Mapping[str, Any] = {
     "text": "str", "passed": "str", "flag": "bool", "count": "int64", "from zero": "int64",
     "seconds": "float64",
 }  # fmt: skip
-#: Numeric type of a column -> its allowed values, as error messages state them.
+#: Allowed values of a column, as error messages state them, by its numeric type.
 _WANTED = {
     "count": "a whole number of at least 1",
     "from zero": "a whole number of at least 0",
@@ -177,7 +177,7 @@ def manifest_path(path: Path) -> Path:
 
 
 def _checked(values: pd.Series, kind: str, what: str) -> pd.Series:
-    """Return a column's values converted to its dtype; an error names the first invalid value."""
+    """Convert a column to its dtype; raise an error that names the first invalid value."""
     if values.isna().any():
         raise PinnError(f"{what} is missing in {int(values.isna().sum())} row(s): fill in a value")
     if kind in _WANTED:

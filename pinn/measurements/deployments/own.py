@@ -19,8 +19,8 @@ REQUIRED = (
     "model", "gpu", "precision", "tensor_parallel_size", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_s", "tpot_s",
 )  # fmt: skip
-#: Optional column of the CSV file -> default. Other missing columns are left empty, which means for
-#: a flag that it was not passed and has the default of the engine's release.
+#: Default values of optional columns of the CSV file. Other missing columns are left empty, which
+#: means for a flag that it was not passed and has the default of the engine's release.
 OPTIONAL: Mapping[str, str] = {
     "data_parallel_size": "1",
     "enable_expert_parallel": "false",

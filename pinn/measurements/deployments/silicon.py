@@ -33,7 +33,7 @@ UNKNOWN_VERSION = "unknown"
 
 #: Filter: function that takes decoded rows and returns a mask of the rows to drop.
 Rule = Callable[[pd.DataFrame], pd.Series]
-#: Reason for dropping rows, as the report of reading states it -> filter; in order of application.
+#: Filters in order of application, by reason for dropping rows, as the report of reading states it.
 Filters = Mapping[str, Rule]
 
 #: Model in the file -> facts about its checkpoint. ``served`` is the model's name in the model
@@ -107,7 +107,7 @@ def sample_file(path: Path | None) -> tuple[Path, str]:
 
 
 def decode(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return the file's rows with decoded columns, but with its names of models and precisions.
+    """Decode the columns of the file's rows; keep the file's names of models and precisions.
 
     ``tp_size`` is the tensor-parallel size. A stored ``attention_dp_size`` N > 1 is an artefact of
     the export: these rows ran with tensor and expert parallelism over N GPUs and one attention
@@ -136,7 +136,7 @@ def decode(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
-    """Return the file's rows decoded, with their real parallel sizes and one name for DeepSeek-R1.
+    """Decode the file's rows, with their real parallel sizes and one name for DeepSeek-R1.
 
     The dump of 2026-04-06 and the database dump store squares for rows with expert parallelism
     over N GPUs. In these rows, the MoE's tensor-parallel and expert-parallel size are both N. With
@@ -163,7 +163,7 @@ def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded rows as observations, with number formats as served and catalog names.
+    """Convert decoded rows to observations, with catalog names and the formats as served.
 
     Raises:
         PinnError: If a model or a precision is unknown, or a row states no concurrency.
@@ -182,7 +182,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def named(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return decoded rows with the catalog's names of models and precisions, and integer columns.
+    """Rename models and precisions of decoded rows as in the catalog; make counts integers.
 
     Raises:
         PinnError: If a model or a precision is unknown or a row states no concurrency.
@@ -202,7 +202,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_key(row: pd.Series) -> str:
-    """Return a key that is equal for all rows of one curve of latency over concurrency."""
+    """Return a key shared by the rows of one curve of latency over concurrency."""
     tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
     layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
     lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
@@ -263,7 +263,7 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 
 def apply_filters(rows: pd.DataFrame, filters: Filters) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return the rows that no filter drops, and counts of dropped rows.
+    """Drop the rows that any filter selects, and count them by filter.
 
     Args:
         rows: Decoded rows.

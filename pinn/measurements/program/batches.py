@@ -82,7 +82,7 @@ def read_batch(text: str) -> Wanted:
 
 
 def held_outputs(limits: Limits) -> int:
-    """Return the output tokens of a decode that stays in the batch while its step is repeated."""
+    """Return the output tokens of a decode that stays in the batch for all repeats of its step."""
     share = max(LEAST_HELD, int(HELD_SHARE * limits.cache))
     return min(HELD_OUTPUTS, limits.longest // 4, share)
 
@@ -135,7 +135,7 @@ def own_order(limits: Limits) -> Iterator[Wanted]:
 
 
 def _most(decodes: int, context: int, limits: Limits) -> int:
-    """Return how many of ``decodes`` decodes with a context fit in an engine, at least one."""
+    """Return how many of ``decodes`` decodes of a context fit in an engine, at least 1."""
     each = context + held_outputs(limits)
     return max(min(decodes, limits.max_num_seqs - 1, int(0.85 * limits.cache / each)), 1)
 

@@ -26,7 +26,7 @@ DESIGN: list[tuple[str, float]] = []
 
 
 class _Asked:
-    """Stop flag; calling it returns whether the process has received SIGINT or SIGTERM."""
+    """Stop flag; a call returns whether the process has received SIGINT or SIGTERM."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -131,7 +131,7 @@ def _wanted(limits: Limits) -> Iterable[Wanted]:
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
-    """Measure a server first, since an engine in this process might not free its GPU memory."""
+    """Measure a server before the engine in this process, which may not free its GPU memory."""
     third = 20.0 * given.minutes
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)

@@ -22,7 +22,7 @@ from pinn.measurements.program.table import MeasuringError, Step
 #: too, if its engine has the needed methods.
 OLDEST, NEWEST = (0, 15), (0, 33)
 
-#: Part of an engine's error message -> remedy.
+#: Remedies, by part of an engine's error message.
 _REMEDIES = {
     "out of memory": "the model does not fit: use more GPUs (-tp), fewer bits, or a smaller model",
     "No available memory for the cache": "there is no room for a KV cache: use more GPUs "
@@ -198,7 +198,7 @@ def _release() -> str:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """Return the first two numbers of a release; empty for a version without numbers."""
+    """Return the first two numbers of a release; empty if it has no numbers."""
     parts = release.split(".")[:2]
     return tuple(map(int, parts)) if all(part.isdigit() for part in parts) else ()
 

@@ -147,7 +147,7 @@ def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
 
 
 def _free_port(port: int) -> int:
-    """Return the given port, or a free one for 0.
+    """Return the given port, or a free port if it is 0.
 
     Raises:
         MeasuringError: If the port is taken.
@@ -179,7 +179,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Return how many requests of ``tokens`` tokens fit in a server's KV cache, by its metrics."""
+    """Return how many requests of ``tokens`` tokens a server's KV cache holds, by its metrics."""
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

@@ -161,12 +161,12 @@ class Session:
         return seconds <= _SETUP_SHARE * self.left
 
     def _keeps(self, wanted: Wanted) -> bool:
-        """Return whether the decodes of the previous batch can also serve as those of a batch."""
+        """Return whether a batch can reuse the decodes of the previous batch."""
         near = abs(self._context - wanted.context) <= max(_NEAR * wanted.context, 64)
         return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
     def _hold(self, wanted: Wanted) -> None:
-        """Start or drop requests until exactly the batch's decodes run, past their prefill."""
+        """Start and drop requests until exactly the batch's decodes run, with finished prefills."""
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
@@ -216,7 +216,7 @@ class Session:
         self._held = []
 
     def _ids(self, count: int) -> list[int]:
-        """Return token ids of a prompt, whose random first ids prevent hits in the prefix cache."""
+        """Return random token ids of a prompt, so that the prefix cache has no hits."""
         begin = self._random.randrange(len(self._pool))
         repeats = 1 + (begin + count) // len(self._pool)
         stretch = (self._pool * repeats)[begin : begin + count]
@@ -224,7 +224,7 @@ class Session:
 
 
 def _is(step: Step, wanted: Wanted) -> bool:
-    """Return whether a step ran a batch; contexts may differ, since they grow with each repeat."""
+    """Return whether a step ran a batch, whatever its contexts, which grow with each repeat."""
     decodes, _, prompts, tokens, cached = wanted
     together = (decodes, prompts, prompts * tokens, prompts * cached)
     return (step.decodes, step.prompts, step.tokens, step.cached) == together

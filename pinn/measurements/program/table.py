@@ -140,7 +140,7 @@ _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit
 
 
 def machine_facts() -> dict[str, object]:
-    """Return facts about GPUs, driver and host that the machine reports, as name -> value."""
+    """Return the facts about GPUs, driver and host that the machine reports, by name."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),
@@ -162,7 +162,7 @@ def cards() -> list[dict[str, float | str]]:
 
 
 def busy_card(found: list[dict[str, float | str]]) -> str:
-    """Return a description of a GPU that is in use; empty if all are free.
+    """Return a description of a GPU in use; empty if all GPUs are free.
 
     If ``CUDA_VISIBLE_DEVICES`` has numbers, only these GPUs are checked.
     """

@@ -22,7 +22,7 @@ from pinn.measurements.readers.otlp import (
 from pinn.measurements.readers.request_spans import numbers, strings
 from pinn.measurements.readers.wire import EventKind, Field
 
-#: Python type of an attribute's value -> Arrow type of its column.
+#: Arrow types of columns, by Python type of an attribute's values.
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 
@@ -129,7 +129,7 @@ class ParsedChunk:
     """Raw tables of a chunk of a trace file.
 
     Attributes:
-        tables: Raw table -> its record batches; ``span`` and ``server`` count from 0 in the chunk.
+        tables: Record batches by raw table; ``span`` and ``server`` count from 0 in the chunk.
         spans: Number of request spans.
         servers: Resource attributes of each server as JSON text.
         counts: Counts of lines, groups, spans and events read and refused.
@@ -175,7 +175,7 @@ class ChunkParser:
         return ParsedChunk(dict(tables), self._spans, servers, self._counts)
 
     def _span(self, span: Span, server: int) -> int:
-        """Add a request's span and return its row number; -1 for spans of other kinds."""
+        """Add a request's span and return its row; -1 for spans of other kinds."""
         if span.name not in wire.REQUEST_SPANS:
             if not span.name.startswith(wire.STEP_SPAN_PREFIX):
                 self._counts.refuse("spans", f"unknown span {span.name[:60]!r}")

@@ -51,8 +51,7 @@ MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
-#: Label of an event that occurs once in an engine span -> name of its column of times, without
-#: unit.
+#: Names of columns of times, without unit, by label of an event that occurs once in an engine span.
 ENGINE_MOMENTS = {
     label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }
@@ -85,7 +84,7 @@ class _Events:
         return np.array(texts, dtype=object)[self._order]
 
     def where(self, chosen: np.ndarray) -> "_Events":
-        """Return the events that a mask or an index array chooses."""
+        """Select events by a mask or by indices."""
         part = object.__new__(_Events)
         part._batches, part._order = self._batches, self._order[chosen]
         part.time_s, part.span = self.time_s[chosen], self.span[chosen]
@@ -152,7 +151,7 @@ def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) 
 def _moments(
     scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
 ) -> tuple[Columns, dict[str, np.ndarray]]:
-    """Return column -> time of each span's first event, and label -> index of each span's event."""
+    """Return the times of each span's first events, and the indices of these events."""
     columns: Columns = {}
     at = {label: events[label].first(count) for label in names}
     for label, name in names.items():
@@ -180,7 +179,7 @@ def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch
 
 
 def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
-    """Return an Arrow column of lists: for each owner 0, ..., count - 1 its values, in order."""
+    """Return an Arrow column with the list of values of each owner from 0 to ``count`` - 1."""
     ends = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count))))
     ordered = values[np.argsort(owner, kind="stable")]
     return pa.ListArray.from_arrays(numbers(ends.astype(np.int32)), numbers(ordered))
@@ -192,7 +191,7 @@ def label_of(batch: pa.RecordBatch) -> str:
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    """Return a record batch's column of integers; all are -1 if the batch has no values in it."""
+    """Return an integer column of a record batch; all -1 if the batch lacks it."""
     column = batch.column(name)
     if column.null_count:
         return np.full(len(column), -1, dtype=np.int64)
@@ -209,7 +208,7 @@ def _times(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _pick(column: np.ndarray, index: np.ndarray, missing: float | None) -> np.ndarray:
-    """Return a column's values at given indices, and ``missing`` for negative indices."""
+    """Return a column's values at given indices; ``missing`` for negative indices."""
     picked = np.full(len(index), missing, dtype=column.dtype)
     picked[index >= 0] = column[index[index >= 0]]
     return picked

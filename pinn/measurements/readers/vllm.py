@@ -111,7 +111,7 @@ def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYT
 
 
 def _skip_line(file: BinaryIO, end: int) -> int:
-    """Skip the rest of a line, or stop after byte ``end``; return the number of skipped bytes."""
+    """Skip the rest of a line, up to byte ``end``; return the number of skipped bytes."""
     skipped = 0
     while file.tell() < end and (piece := file.readline(2**20)):
         skipped += len(piece)
@@ -133,7 +133,7 @@ def _event_schema(table: str) -> pa.Schema:
     return pa.schema(sorted(columns.items()))
 
 
-#: Name of a raw table -> its Arrow schema.
+#: Arrow schemas of raw tables, by name of the table.
 RAW_SCHEMAS = {
     STEPS: _event_schema(STEPS),
     SNAPSHOTS: _event_schema(SNAPSHOTS),
@@ -216,7 +216,7 @@ def read_vllm(
 
 
 def _renumbered(batch: pa.RecordBatch, servers: pa.Array) -> pa.RecordBatch:
-    """Return a chunk's rows with the server numbers of the file in place of the chunk's own."""
+    """Replace the server numbers of a chunk's rows by those of the whole file."""
     place = batch.schema.get_field_index("server")
     return batch.set_column(place, "server", servers.take(batch.column("server")))
 

@@ -56,13 +56,13 @@ def _read_fields() -> dict[str, list[Field]]:
     return found
 
 
-#: Raw table -> attributes that fill its columns.
+#: Attributes that fill the columns of a raw table, by table.
 FIELDS = _read_fields()
 
 JOURNEY_EVENTS = ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "PREEMPTED", "FINISHED")
 API_EVENTS = ("ARRIVED", "HANDOFF_TO_CORE", "FIRST_RESPONSE_FROM_CORE", "DEPARTED", "ABORTED")
 
-#: Name of an event in traces, with or without its scope -> kind of event.
+#: Kinds of events, by name of the event in traces, with or without its scope.
 EVENT_KINDS: dict[str, EventKind] = {
     name: EventKind(table, label)
     for table, prefix, labels in (

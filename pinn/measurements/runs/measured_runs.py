@@ -25,7 +25,7 @@ from pinn.specs.serving import ServingSpec
 
 # Measured serving runs: the deployment, its load, and the metrics that clients measured.
 
-#: Metric -> keys (latency, statistic) under which inference-perf's report of a stage has it.
+#: Keys (latency, statistic) of metrics in inference-perf's report of a stage, by metric.
 _PLACES = {
     f"{name}_{statistic}_s": (latency, statistic)
     for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))
@@ -56,7 +56,7 @@ class MeasuredRun:
         workload: Requests that clients sent.
         measured: Load stage (``0``, ``1``, ...; ``all`` for the whole run) -> metric -> seconds,
             for those metrics of ``FIGURES`` that the source has.
-        failed_share: Load stage -> share of requests that failed; 0 if the source does not state
+        failed_share: Share of requests that failed, by load stage; 0 if the source does not state
             it.
     """
 

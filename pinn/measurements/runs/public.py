@@ -98,7 +98,7 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """Yield a set's steps as evaluation data; for a divided set, also its half of training data."""
+    """Yield a set's steps as evaluation data; of a divided set, also the training half."""
     is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
@@ -126,7 +126,7 @@ def read_public_runs(folders: Sequence[Path]) -> tuple[list[PublicRun], list[Rea
 
 
 def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]:
-    """Yield the description and the file of each set of steps, or of loads, whose file exists."""
+    """Yield description and file of each set of a kind (steps or loads) whose file exists."""
     for folder in folders:
         if not folder.is_dir():
             raise PinnError(
@@ -162,7 +162,7 @@ def _by_deployment(
 
 
 def _columns(rows: pd.DataFrame, expressions: About) -> dict[str, pd.Series]:
-    """Return name -> column that results from an expression over the columns of ``rows``."""
+    """Return new columns, by name, computed by expressions over the columns of ``rows``."""
     return {name: pd.Series(rows.eval(str(of)), rows.index) for name, of in expressions.items()}
 
 
@@ -193,7 +193,7 @@ def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
 
 
 def _stated(value: object) -> object:
-    """Return a table cell's value without its remark in parentheses."""
+    """Return the value of a table's cell without its remark in parentheses."""
     text = str(value).partition(" (")[0]
     return "" if text.startswith(("unknown", "before")) else text
 

@@ -55,7 +55,7 @@ class Workload:
 
 
 def _stages(*rates_per_s: float) -> tuple[Stage, ...]:
-    """Return load stages with the given request rates, which divide 1,200 s equally."""
+    """Return load stages of equal duration, 1,200 s in total, with the given request rates."""
     return tuple(Stage(rate, 1200.0 / len(rates_per_s)) for rate in rates_per_s)
 
 
@@ -83,7 +83,7 @@ ASSUMED_RELEASE = "0.15.1"
 #: Maximum relative difference between the mean lengths in a row and in its workload file.
 _FILE_TOLERANCE = 0.1
 
-#: GPU name in a CSV file of serving runs -> GPU in the catalog.
+#: GPUs in the catalog, by name in a CSV file of serving runs.
 GPUS = {"H100": "h100_sxm", "A100": "a100_sxm", "L40S": "l40s"}
 
 _LATENCIES_MS = (
@@ -189,7 +189,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 def _usable(
     raw: pd.DataFrame, workloads: Mapping[str, Workload]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Return rows with consistent latencies and the load they name, and counts of other rows."""
+    """Return rows whose latencies and load are consistent, and counts of all other rows."""
     latencies = raw[list(_LATENCIES_MS)]
     usable = ((latencies > 0) & np.isfinite(latencies)).all(axis=1)
     itl_ms = (raw["e2e_mean_ms"] - raw["ttft_mean_ms"]) / (raw["output_tokens"] - 1)
@@ -257,7 +257,7 @@ def _canonical(
 
 
 def model_config(name: str, folder: Path | None) -> str:
-    """Return the path of the model's ``config.json`` in the folder, or else the model's name.
+    """Return the path of a model's ``config.json`` in a folder, or else the model's name.
 
     >>> model_config("01-ai/Yi-34B", None)
     '01-ai/Yi-34B'
@@ -278,7 +278,7 @@ def _duration_s(known: Workload, stage: str) -> float:
 
 
 def find_workloads(path: Path) -> dict[str, Workload]:
-    """Return name -> load, for the built-in loads and for files in a CSV's column ``workload``.
+    """Return the built-in loads, and those of files in a CSV's column ``workload``, by name.
 
     Args:
         path: CSV file, to whose folder paths are relative; it need not exist.
@@ -295,7 +295,7 @@ def find_workloads(path: Path) -> dict[str, Workload]:
 
 
 def _of_file(name: str, path: Path) -> Workload:
-    """Return a load with the mean lengths of a workload file's requests, and each stage's rate."""
+    """Return a load with the mean lengths of a workload file, and the rate of each stage."""
     sent = load_workload(path)
     stages = []
     for stage in range(sent.stages):

@@ -170,19 +170,19 @@ def _with_work(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def kinds_of_steps(steps: pd.DataFrame) -> pd.Series:
-    """Return each step's type as a number, by its number of requests and its length classes."""
+    """Return each step's type as a number, from its requests and length classes."""
     lengths = steps[["decode_context", "prefill_tokens", "prefill_cached"]]
     keys = steps[["decode_requests", "prefill_requests"]].join(length_class(lengths))
     return keys.groupby(list(keys.columns), sort=False).ngroup()
 
 
 def length_class(tokens: Tokens) -> Tokens:
-    """Return the class of each length in tokens; classes are a factor of 1 + ``ALIKE`` wide."""
+    """Return the class of each length in tokens; a class spans a factor of 1 + ``ALIKE``."""
     return np.floor(np.log1p(tokens) / np.log1p(ALIKE))
 
 
 def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, " steps"]:
-    """Return a mask of steps with an impossibly short logged time, and of adjacent steps.
+    """Return a mask of steps whose logged time is impossibly short, and of adjacent steps.
 
     A time is impossible below the roofline lower bound, which includes the share ``SURELY_READ`` of
     the weight reads of the experts that the tokens activate.

@@ -91,7 +91,7 @@ _ANY_STAY = [*_ONE_STAY, "preempted_steps", "preempted_outputs", "resumed_steps"
 
 
 def _stays(request: tuple[Any, ...], lag: int) -> list[tuple[int, int, int, int, int, bool]]:
-    """Return the stays of a request in the running batch: one, and one after each resumption."""
+    """Return a request's stays in the running batch: the first, and one per resumption."""
     scheduled, first_token, finished, prompt, cached, outputs, preempted = request[:7]
     preempted_outputs, resumed, resumed_cached = request[7:]
     begins = [scheduled, *resumed]
@@ -149,7 +149,7 @@ class JourneyBatches:
         chunks = _chunks(stays, token_budget, self.decodes)
         order = np.argsort(chunks[:, 0], kind="stable")
         #: Prompt chunks in the order of their steps, as rows (step, new tokens, cached tokens,
-        #: certain).
+        #: 1 if the tokens are certain).
         self._chunks = chunks[order]
         self._chunk_steps = self._chunks[:, 0]
         self._chunk_sums = np.concatenate(([0], np.cumsum(self._chunks[:, 1])))
@@ -210,7 +210,7 @@ class JourneyBatches:
 
 
 def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
-    """Return the step numbers of each uncertain stay, at most ``MAX_STAY_STEPS`` + 1 of a stay."""
+    """Return the step numbers of each uncertain stay, at most ``MAX_STAY_STEPS`` + 1 each."""
     return [
         np.arange(begin, min(end, begin + MAX_STAY_STEPS) + 1)
         for begin, end in zip(stays.begin[~stays.is_known], stays.end[~stays.is_known], strict=True)
@@ -220,7 +220,10 @@ def _doubtful_steps(stays: Residencies) -> list[np.ndarray]:
 def _chunks(
     stays: Residencies, token_budget: int | None, decodes: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return the prompt chunks of all stays, as rows (step, new tokens, cached tokens, certain)."""
+    """Return the prompt chunks of all stays.
+
+    Each row contains step, new tokens, cached tokens, and 1 if the tokens are certain.
+    """
     whole = stays.is_known & (stays.begin == stays.first_output)
     new = (stays.total - stays.cached)[whole]
     rows = [np.column_stack((stays.begin[whole], new, stays.cached[whole], np.ones_like(new)))]
@@ -246,7 +249,7 @@ def _chunks(
 def _filled(
     steps: np.ndarray, tokens: int, budget: int | None, decodes: np.ndarray, used: Counter[int]
 ) -> np.ndarray | None:
-    """Return a prompt's chunks that fill the token budget in all steps but the last, else None."""
+    """Return a prompt's chunks if each but the last fills the token budget; else None."""
     if budget is None:
         return None
     others = decodes + np.array([used[step] for step in steps.tolist()])
@@ -287,7 +290,7 @@ class WeightedBatches:
 
 
 def each_sum(make: Callable[..., Shaped[np.ndarray, " batches"]], *sums: BatchSums) -> BatchSums:
-    """Return the batch sums that result from applying a function to each field of ``sums``."""
+    """Apply a function to each field of batch sums, and return the results as batch sums."""
     return BatchSums(*(make(*(getattr(s, f.name) for s in sums)) for f in fields(BatchSums)))
 
 

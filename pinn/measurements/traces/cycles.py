@@ -149,12 +149,12 @@ def _named(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
 
 
 def _masked(values: np.ndarray, missing: np.ndarray) -> pd.arrays.IntegerArray:
-    """Return a column of integers, with null where ``missing`` is true."""
+    """Return an integer column with nulls where ``missing`` is true."""
     return pd.arrays.IntegerArray(values.astype(np.int64), missing.copy())
 
 
 def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndarray:
-    """Return a mask of warm-up steps: soon after a process's start or after an idle interval."""
+    """Return a mask of warm-up steps: soon after a process starts or an idle server resumes."""
     count, warm_up = len(idle), RULES["warm_up_steps"]
     first = np.ones(count, dtype=bool)
     first[1:] = is_last[:-1]
@@ -251,7 +251,7 @@ def with_segments(requests: pa.Table, steps: pd.DataFrame) -> pa.Table:
 def states(
     requests: pa.Table, steps: pd.DataFrame, cycles: pd.DataFrame
 ) -> dict[str, pa.DoubleArray]:
-    """Return the engine's state at the time when each request was queued, as name -> column.
+    """Return the engine's state at the time when each request was queued, by column.
 
     Args:
         requests: Table of requests, with their segments.
@@ -332,7 +332,7 @@ def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
 
 
 def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
-    """Return whether the engine had no request at some time between a step's start and the next."""
+    """Return whether the engine was without requests at some time before the next step."""
     begin, end = _floats(requests, "queued_s"), _floats(requests, "finished_s")
     known = np.isfinite(begin) & np.isfinite(end)
     order = np.argsort(begin[known])
@@ -355,7 +355,7 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 # column of a trace whose median is below this bound does not have step times, whatever its name.
 # Coefficients fitted to the column would describe impossible hardware.
 
-#: Name of a column whose times look like step times but are not -> what they are.
+#: Meanings of columns whose times look like step times but are not, by name of the column.
 MEANINGS = {
     "reported_duration_s": (
         "step.duration_us is the time of the scheduler's schedule() call, which ends "

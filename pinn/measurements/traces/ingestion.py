@@ -114,7 +114,7 @@ def benchmark_target(
 def _of_engine(
     stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
 ) -> dict[str, FlagValue]:
-    """Return the flags in files, without flags of the files' engine if the user gives another."""
+    """Drop flags in files that belong to their engine, if the user gives another engine."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
     own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
@@ -342,7 +342,7 @@ def _write_run(
 def _floor_checks(
     steps: Canonical, intervals: pd.DataFrame, deployment: Deployment
 ) -> dict[str, dict[str, str | float | bool]]:
-    """Check columns of times against the roofline lower bound, and return column -> result.
+    """Check columns of times against the roofline lower bound; return the result by column.
 
     The lower bound of an interval of several steps is the mean of the bounds at its ends.
     """

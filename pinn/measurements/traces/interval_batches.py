@@ -51,7 +51,7 @@ def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return whether each step directly follows the step of the previous row, without a gap."""
+    """Return whether each step directly follows the step in the row before."""
     found = np.zeros(len(steps), dtype=bool)
     same = np.diff(steps["segment"].to_numpy()) == 0
     found[1:] = same & (np.diff(steps["step_id"].to_numpy()) == 1)
@@ -59,7 +59,7 @@ def follows(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
 
 
 def own_work(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return steps with echoes (requests counted again as prefills of 1 token) as decodes.
+    """Count echoes (requests counted again as prefills of 1 token) of steps as decodes.
 
     If a step has more prefill tokens than prefills, one prefill is assumed to be real and all
     others to be echoes. Otherwise all its prefills are echoes.
@@ -76,7 +76,7 @@ def own_work(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
-    """Estimate the batch of the step before each step, which had the step's echoes as prefills.
+    """Estimate the batch of the step before each step; the step's echoes were prefills there.
 
     An echo is a request that is counted again as a prefill of one token, because its prompt ended
     one step earlier. The number of decodes is assumed to be equal in both steps.
@@ -205,8 +205,8 @@ class IntervalBatches:
         """Return the batches of any steps, sampled or determined by requests' event records.
 
         Args:
-            segment: Number of each step's segment of the trace.
-            step: Number of each step within its segment.
+            segment: Index of each step's segment of the trace.
+            step: Index of each step within its segment.
 
         Returns:
             The batches, and whether each batch is known; unknown batches are empty.
@@ -271,7 +271,7 @@ class IntervalBatches:
 
 
 def _fill(sums: BatchSums, rows: np.ndarray, found: BatchSums) -> None:
-    """Write the sums ``found`` of batches into the given rows of ``sums``."""
+    """Write the sums of batches, ``found``, into rows of ``sums``."""
     for field in fields(BatchSums):
         getattr(sums, field.name)[rows] = getattr(found, field.name)
 

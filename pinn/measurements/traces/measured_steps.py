@@ -100,7 +100,7 @@ class MeasuredSteps:
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
-        """Return the measured server: the user's flags, else flags and settings in the metadata.
+        """Return the measured server, by the user's flags or else by the metadata.
 
         Raises:
             PinnError: If model or GPU are unknown.
@@ -152,7 +152,7 @@ def alike_batches(steps: pd.DataFrame) -> UniformBatches:
 
 
 def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]:
-    """Return the flags in command-line arguments of vLLM: field (or ``precision``) -> value.
+    """Return the flags in vLLM's command-line arguments, by field (or ``precision``).
 
     Raises:
         PinnError: If a flag has a bad value.
@@ -231,7 +231,7 @@ def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
 
 
 def _medians(values: np.ndarray, batch: np.ndarray, batches: int) -> np.ndarray:
-    """Return the median of each batch's values, one value per step; 0 for a batch without steps."""
+    """Return the median value of each batch's steps; 0 for a batch without steps."""
     found = pd.Series(values).groupby(batch).median()
     medians = np.zeros(batches)
     medians[found.index] = found

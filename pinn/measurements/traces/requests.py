@@ -33,7 +33,8 @@ STATE_COLUMNS = tuple(
 
 _MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
 
-#: Column of a span -> column of the span's events that has the value more precisely.
+#: Columns of a span's events that state the value of a span's column more precisely, by column of
+#: the span.
 _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
               "max_tokens": "decode_max"}  # fmt: skip
 
@@ -76,7 +77,7 @@ def canonical_requests(
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
-    """Return the rows of spans without repetitions: each id's first row, and all without an id."""
+    """Return the first row of each span id, and all rows without an id."""
     ids = spans["span_id"].combine_chunks()
     repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
     copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)
@@ -85,7 +86,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return a function that looks up a column: the engine's values, else the API server's."""
+    """Return a function that looks up a column: of the engine, or else of the API server."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:
@@ -112,7 +113,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column in which -1, NaN and the empty text are replaced by null."""
+    """Replace -1, NaN and the empty text in a column by null."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole
@@ -152,7 +153,7 @@ def _issues(column: Columns) -> pa.Array:
 
 
 def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
-    """Return the seconds between two events of each request; null if missing or out of order."""
+    """Return each request's seconds between two events; null if missing or out of order."""
     return _not_negative(pc.subtract(column(end), column(begin)))
 
 

@@ -26,7 +26,8 @@ LATENCY = "latency_ms"
 #: Columns with equal values in all steps of one batch; the contexts of decodes grow with each step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Column that must have one value in a file, as it identifies a server -> error for several values.
+#: Errors for several values in a column that identifies a server and must have one value in a file,
+#: by column.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give a file with one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",
@@ -49,7 +50,7 @@ class StepTable:
         context: Cached tokens of all decodes before each step.
         milliseconds: Time of each step in ms.
         read: Number of rows of the table.
-        refused: Reason -> number of rows refused for this reason.
+        refused: Number of refused rows, by reason.
     """
 
     alike: Shaped[np.ndarray, "batches 4"]
@@ -210,14 +211,14 @@ class _Pieces:
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the concatenated parts, and free the memory of the parts."""
+    """Concatenate parts, and free their memory."""
     found = np.concatenate(parts)
     parts.clear()
     return found
 
 
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """Return cells as numbers; NaN for a missing cell or other text."""
+    """Convert cells to numbers; NaN for a missing cell or any other text."""
     try:
         return column.cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
@@ -226,12 +227,12 @@ def _numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """Return whole numbers as 32-bit integers to save memory, or unchanged if they do not fit."""
+    """Convert whole numbers to 32-bit integers if they fit, to save memory."""
     return values.astype(np.int32 if abs(values).max(initial=0) < 2**31 else values.dtype)
 
 
 def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
-    """Refuse steps whose counts or times are missing or implausible, and warm-up steps."""
+    """Drop and count warm-up steps, and steps with missing or implausible counts or times."""
     refuse = kept.refuse
     whole = numbers[[name for name in numbers if name != LATENCY]]
     refuse(_MISSING, ~np.isfinite(numbers).all(axis=1))
@@ -246,7 +247,7 @@ def _refuse_faulty(numbers: pd.DataFrame, kept: KeptRows) -> None:
 
 
 def _group_numbers(rows: np.ndarray) -> np.ndarray:
-    """Return for each row a number that equal rows share, in order of first appearance."""
+    """Number distinct rows in order of first appearance; return the number of each row."""
     groups = np.zeros(len(rows), np.int64)
     for column in rows.T:
         codes, values = pd.factorize(column)

@@ -41,7 +41,7 @@ class Segments:
 
     Attributes:
         order: Rows of the input, ordered by segment and then by start time.
-        segment: Number of each row's segment, in the order of the input.
+        segment: Index of each row's segment, in the order of the input.
         is_ambiguous: Whether the row's segment was written by two servers with equal resource
             attributes, which cannot be separated.
     """
@@ -55,7 +55,7 @@ def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole
     """Divide the steps of a trace into segments by server, boot of the host and process.
 
     Args:
-        server: Number of each row's server, by the server's resource attributes.
+        server: Index of each row's server, by the server's resource attributes.
         step_id: Step number of each row.
         start_ns: Start of each step on the server's monotonic clock, in ns.
         wall_ns: Epoch time of each start in ns; 0 if unknown.
@@ -74,7 +74,7 @@ def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole
 
 
 def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray) -> np.ndarray:
-    """Return the number of each row's monotonic clock: one per server and boot of its host.
+    """Return the index of each row's monotonic clock: one per server and boot of its host.
 
     Within one boot, epoch minus monotonic time is constant except for clock drift.
     """
@@ -89,7 +89,7 @@ def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray)
 
 
 def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return each row's server process as a number, and whether rows of two servers are mixed.
+    """Return the server process of each row, and whether two servers' rows are mixed.
 
     Rows are in order of time. A new process begins wherever the step number does not increase, as
     after a restart. Many such places mean that two servers wrote with equal resource attributes.
@@ -138,8 +138,8 @@ class Canonical:
         rows: Index of the raw row from which each row is made; a column of indices for each raw
             table if there are several.
         raw: Function that returns the raw columns of given rows.
-        made: Column -> function that computes its values from other columns.
-        given: Column that is not in the raw rows -> its values for all rows.
+        made: Function that computes a column from other columns, by column.
+        given: Values for all rows of columns that are not in the raw rows, by column.
         report: Counts of raw rows read and refused.
         release: Function that frees the memory of raw rows that were read.
     """
@@ -193,7 +193,7 @@ class Canonical:
 
 
 def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
-    """Return a function that looks up raw columns; rows between the given ones are read, too."""
+    """Return a function that looks up raw columns at ``rows``; it reads all rows between them."""
     low, high = int(rows.min()), int(rows.max()) + 1
     stretch, places = raw.slice(low, high - low), pa.array(rows.astype(np.int64) - low)
     return lambda name: stretch[name].take(places)
@@ -239,7 +239,7 @@ def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns]
 
 
 def _usage(raw: Columns) -> pa.Array:
-    """Return the used share of the KV cache as reported, else from blocks; null outside [0, 1]."""
+    """Return the used share of the KV cache, as reported or from blocks; null outside [0, 1]."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))

@@ -154,7 +154,7 @@ def _half_widths(checkpoint: Path, deployment: Deployment) -> dict[str, float] |
 
 
 def _started(row: Mapping[str, object]) -> tuple[Deployment | None, str]:
-    """Return the deployment of a configuration, or None and the reason why it does not start."""
+    """Return the deployment of a configuration, or None and why it does not start."""
     try:
         deployment = configurations.make_deployment(configurations.canonical(row))
     except PinnError as error:
@@ -165,7 +165,7 @@ def _started(row: Mapping[str, object]) -> tuple[Deployment | None, str]:
 
 
 def _check_supported(deployment: Deployment) -> None:
-    """Raise an error if the page does not support the deployment's engine or parallelism."""
+    """Raise an error if the page does not support a deployment's engine or parallelism."""
     recipe = deployment.recipe
     unsupported = {
         f"engine {deployment.serving.engine}": deployment.serving.engine != VLLM,
@@ -245,7 +245,7 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Number of requests of a load in addition to ``REQUESTS_PER_CLIENT`` per client.
+        """Number of requests of a load beyond ``REQUESTS_PER_CLIENT`` per client.
 
         Loads with short outputs get more requests, since each of them has fewer steps.
         """
@@ -260,10 +260,10 @@ class Node:
         ttft_s: Mean time to first token, in seconds.
         itl_s: Mean inter-token latency, in seconds.
         tokens_per_s: Output tokens per second of the server.
-        decode_parts_s: Seconds of each of ``PARTS``, averaged over steps without prompt tokens;
+        decode_parts_s: Time in seconds of each of ``PARTS``, averaged over steps without prompt
+            tokens; empty if there is no such step.
+        mixed_parts_s: Time in seconds of each of ``PARTS``, averaged over steps with prompt tokens;
             empty if there is no such step.
-        mixed_parts_s: Seconds of each of ``PARTS``, averaged over steps with prompt tokens; empty
-            if there is no such step.
     """
 
     ttft_s: float
@@ -280,7 +280,7 @@ class Column:
     Attributes:
         lengths: Token lengths of the requests.
         most_clients: Maximum number of clients whose requests can run at once.
-        nodes: Number of clients -> means of its simulation.
+        nodes: Means of a simulation, by its number of clients.
     """
 
     lengths: Lengths
@@ -352,7 +352,7 @@ def _node(job: Job, run: Run) -> Node:
 
 
 def _parts(job: Job, run: Run, chosen: np.ndarray) -> tuple[float, ...]:
-    """Return the seconds of each part of a step, averaged over the steps in ``chosen``."""
+    """Return the time in seconds of each part of a step, averaged over the steps in ``chosen``."""
     if not chosen.any():
         return ()
     weights = chosen[None, :] / chosen.sum()

@@ -86,7 +86,7 @@ class ExplorePage:
         )
 
     def data(self) -> JsonObject:
-        """Return the data for the page's script: rounded, in SI units, parts of a step in us."""
+        """Return the data for the page's script in SI units, rounded; parts of a step in us."""
         return {
             "servers": [
                 _server_data(server, grid)
@@ -192,7 +192,7 @@ def _column_data(column: Column) -> JsonObject:
 
 
 def _whole_us(seconds: Iterable[float]) -> list[int]:
-    """Return seconds as whole microseconds, which keeps the page small."""
+    """Round seconds to whole microseconds, which keeps the page small."""
     return [round(value / MICROSECOND) for value in seconds]
 
 

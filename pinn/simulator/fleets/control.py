@@ -40,8 +40,8 @@ class ServerState:
     """State of a server of a fleet.
 
     Attributes:
-        kind: Number of the server's kind (servers of one kind have equal deployments).
-        copy: Number of the server among the servers of its kind.
+        kind: Index of the server's kind (servers of one kind have equal deployments).
+        copy: Index of the server among the servers of its kind.
         status: Status from ``OFF`` to ``DOWN``.
         since_s: Time in seconds when the current start was requested, while the server is on.
         on: Past (begin, end) spans in which the server's GPUs were in use, in seconds.
@@ -235,7 +235,7 @@ class Control:
             heapq.heappush(self.events, (next_s, _TICK, -1, -1))
 
     def _next_tick_s(self, now_s: float) -> float:
-        """Return the time in seconds of the next decision of an autoscaler that has settled.
+        """Return the time in seconds of the next decision that a settled autoscaler has to make.
 
         Decisions before the fleet's next event would not differ, so they are skipped. The last
         decisions before the event are still made, because later decisions depend on them. Without a
@@ -294,7 +294,7 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return array name -> number of entries per server, for arrays whose first axis is servers."""
+    """Return the number of entries per server of each array that has servers as its first axis."""
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -305,7 +305,7 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Return array name -> saved initial values: of an idle server, and of all requests."""
+    """Copy an engine's initial arrays, by name: those of one idle server, and of all requests."""
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 

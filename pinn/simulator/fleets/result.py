@@ -74,7 +74,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def spans(self) -> Float[np.ndarray, "spans 3"]:
-        """Return (begin in s, end in s, number of GPUs) of every time span with a server on."""
+        """Return (begin in s, end in s, number of GPUs) of each span in which a server is on."""
         return gpu_spans(self.found, [pool.gpus // pool.engine.replicas for pool in self.kinds])
 
     @property
@@ -83,7 +83,7 @@ class FleetSimulation(Served):
 
     @property
     def _is_long(self) -> bool:
-        """Return whether the run is long enough to show times in hours."""
+        """Return whether the run is long enough to show its times in hours."""
         return self._end_s >= 4 * _HOUR_S
 
     @property
@@ -100,7 +100,7 @@ class FleetSimulation(Served):
 
     @cached_property
     def servers(self) -> list[Metrics]:
-        """Return each server's metrics, kind by kind, including ``gpu_hours`` and ``starts``."""
+        """Return the metrics of each server, ordered by kind, with ``gpu_hours`` and ``starts``."""
         found: list[Metrics] = []
         first = 0
         for k, run in enumerate(self.found.kinds):
@@ -120,7 +120,7 @@ class FleetSimulation(Served):
         return found
 
     def over_time(self, edges_s: Float[np.ndarray, " edges"]) -> list[Metrics]:
-        """Return rate, GPUs, number of requests that miss the SLO, and TTFT of each period.
+        """Return request rate, GPUs in use, requests that miss the SLO, and TTFT of each period.
 
         ``edges_s`` are the bounds of the periods, in seconds. A request belongs to the period in
         which it was sent.
@@ -284,7 +284,7 @@ class FleetSimulation(Served):
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
     """Return the records of the requests that mask ``mine`` selects: requests of one server kind.
 
-    Replicas are numbered from 0; ``first_rank`` is the number of the kind's first replica.
+    Replicas are numbered from 0; ``first_rank`` is the index of the kind's first replica.
     """
     columns = {
         name: value[mine] if np.ndim(value) else value for name, value in vars(records).items()

@@ -31,7 +31,7 @@ class FleetRun:
     Attributes:
         run: Requests as clients see them, and the steps of all servers.
         kinds: Run of the servers of each kind, with the records of all requests of the fleet.
-        kind: Number of the kind that served each request; -1 for requests that no server served.
+        kind: Index of the kind that served each request; -1 for requests that no server served.
         servers: State of each server at the end, with the time spans in which it was on, kind by
             kind.
         resent: Number of requests that were sent again because their server failed.
@@ -96,7 +96,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
 
 
 def _identity(kind: Pool) -> tuple[object, ...]:
-    """Return a sort key of a server kind, so that random numbers ignore the order of kinds."""
+    """Return a sort key of a server kind, so that results do not depend on the order of kinds."""
     facts = (kind.deployment, kind.engine)
     latency = _linear(kind)
     return (repr(facts), latency.beta.tolist(), latency.alpha.tolist())
@@ -112,7 +112,7 @@ def _linear(kind: Pool) -> LinearLatency:
 
 
 def _at_first(k: int, kind: Pool, spec: FleetSpec) -> int:
-    """Return the number of a kind's servers that are on when the first request is sent."""
+    """Return how many servers of a kind are on when the first request is sent."""
     rule, count = spec.autoscaler, kind.engine.replicas
     return min(max(count, rule.least), rule.most) if rule and rule.kind == k else count
 
@@ -187,7 +187,7 @@ def _finished(
 
 
 def _where(mine: np.ndarray, one: RequestRecords, other: RequestRecords) -> RequestRecords:
-    """Return the records of ``one`` where ``mine`` is true, and of ``other`` elsewhere."""
+    """Select, per request, the record of ``one`` where ``mine`` is true, else of ``other``."""
     columns = {}
     for f in fields(RequestRecords):
         a, b = getattr(one, f.name), getattr(other, f.name)
@@ -238,7 +238,7 @@ def gpu_hours(spans: Float[np.ndarray, "spans 3"]) -> float:
 def mean_gpus(
     spans: Float[np.ndarray, "spans 3"], edges_s: Float[np.ndarray, " edges"]
 ) -> Float[np.ndarray, " periods"]:
-    """Return the mean number of GPUs in use in each period; ``edges_s`` bound the periods.
+    """Return the mean number of GPUs in use in each period between two consecutive ``edges_s``.
 
     ``spans`` has the rows (begin in s, end in s, number of GPUs) of ``gpu_spans``.
     """

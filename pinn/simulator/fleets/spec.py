@@ -21,8 +21,8 @@ class Failure:
 
     Attributes:
         at_s: Time of the failure, in seconds.
-        server: Number of the server, from 0, counted over all kinds in the order of the file.
-        down_s: Seconds from the failure to the beginning of the restart.
+        server: Index of the server, from 0, counted over all kinds in the order of the file.
+        down_s: Time in seconds from the failure to the beginning of the restart.
     """
 
     at_s: float
@@ -48,12 +48,12 @@ class Autoscaler:
         slo: Limits on mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; required for
             ``latency``.
         margin: Share of the limits that predicted latencies may reach, such as 0.8.
-        kind: Number of the server kind that is scaled, from 0.
+        kind: Index of the server kind that is scaled, from 0.
         least: Minimum number of servers of this kind.
         most: Maximum number of servers of this kind.
-        interval_s: Seconds between decisions.
-        window_s: Seconds over which the request rate is averaged.
-        down_after_s: Seconds for which fewer servers must suffice before one stops.
+        interval_s: Interval in seconds between decisions.
+        window_s: Time in seconds over which the request rate is averaged.
+        down_after_s: Time in seconds for which fewer servers must suffice before one stops.
         tolerance: Relative difference between desired and current number of servers that is
             ignored.
     """
@@ -95,7 +95,7 @@ class Autoscaler:
 
     @property
     def limits_s(self) -> dict[str, float]:
-        """Return the limits on mean TTFT and TPOT, metric -> seconds."""
+        """Return the limits on mean TTFT and TPOT in seconds, by metric."""
         if not self.slo:
             return {}
         goodput = parse_slo(self.slo, shareless=True).goodput
@@ -110,7 +110,7 @@ class FleetSpec:
     Attributes:
         kinds: Flags of each kind of server, which override the command's flags; ``replicas`` is the
             number of servers.
-        start_up_s: Seconds from the request for a server to its first request.
+        start_up_s: Time in seconds from the request for a server to its first request.
         in_flight: Handling of requests on a failing server: with ``resend`` clients send them again
             at once, with ``lose`` they end with an error.
         failures: Failures of servers.
@@ -208,7 +208,7 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
 
 
 def _made(kind: type, value: object, what: str) -> Any:
-    """Build a ``Failure`` or ``Autoscaler`` from a fleet file's mapping; errors name the key."""
+    """Build a ``Failure`` or an ``Autoscaler`` from a mapping in a fleet file."""
     given = dict(_mapping(value, what))
     _check_keys(given, kind, what)
     needed = [f.name for f in fields(kind) if f.name in ("at_s", "server", "by")]

@@ -44,7 +44,7 @@ class BlisArrival(Strict):
     def gaps_s(
         self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Return the seconds between a client's requests; ``faster`` divides gaps set by ``scale``.
+        """Return a client's gaps between requests in s; ``faster`` divides gaps set by ``scale``.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.
@@ -66,7 +66,7 @@ class BlisArrival(Strict):
 
 
 class BlisLengths(Strict):
-    """Length distribution of ``pinn.simulator.workloads.arrivals``, or ``empirical`` weights."""
+    """Length distribution: one of ``arrivals``, or weights by length in tokens (``empirical``)."""
 
     type: str
     params: dict[str | Whole, Number] = Field(default_factory=dict)
@@ -160,7 +160,7 @@ class BlisClient(Strict):
 def _sent(
     client: BlisClient, window: _Window, moments: np.ndarray, group: int, rng: np.random.Generator
 ) -> Requests:
-    """Return a client's requests sent at ``moments`` in seconds, within one of its time windows.
+    """Return the requests that a client sends at ``moments`` (s) within one time window.
 
     A window with its own length distributions has no prefix.
     """
@@ -178,7 +178,8 @@ def _sent(
 
 
 _REMEDY = "remove the key, or give the load as a CSV trace"
-#: Key at any depth of a BLIS file whose load cannot be simulated -> reason and remedy.
+#: Reasons and remedies for BLIS files whose load cannot be simulated, by a key at any depth of the
+#: file.
 _UNSERVED = {
     "servegen_data": "give the load as a CSV trace, since pinn reads no further files",
     "cohorts": "write the members of cohorts as clients",
@@ -279,7 +280,7 @@ def _check_served(values: object, where: str) -> None:
 
 
 def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload:
-    """Return the requests of all clients as one workload, in the order of arrival."""
+    """Merge the requests of all clients into one workload, in order of arrival."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     kept = columns[0] <= spec.horizon_s
     columns = [column[kept] for column in columns]
@@ -326,7 +327,7 @@ def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
 
 
 def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -> list[Requests]:
-    """Return the requests of each client, whose shares add up to the total rate."""
+    """Return each client's requests at its share of the total rate."""
     groups = sorted({client.prefix_group for client in spec.clients})
     parts = []
     for client, share_per_s in zip(spec.clients, _rates_per_s(spec, path), strict=True):

@@ -34,7 +34,7 @@ class ConversationShape:
             exponential.
         tool_calls: Number of tool calls in each turn, each of which adds a request.
         tool_tokens: Tokens that a tool's result adds.
-        tool_delay_s: Mean seconds that a tool runs; exponential.
+        tool_delay_s: Mean run time of a tool in seconds; exponential.
     """
 
     turns: int
@@ -88,11 +88,11 @@ def converse(
     draw: DrawLengths,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Return column name -> values of a workload of conversations.
+    """Return the columns of a workload of conversations, by name.
 
     Args:
         shape: Number of turns, lengths and pauses of each conversation.
-        offset_s: Seconds from the opening of the stage to the start of each conversation.
+        offset_s: Time in seconds from the opening of the stage to the start of each conversation.
         stage: Load stage of each conversation.
         draw: Function that draws random lengths, given their mean and their number.
         rng: Random number generator of the pauses.

@@ -46,7 +46,7 @@ _OUTPUT = "output_tokens"
 _OTHERS = (_OUTPUT, "think_time_s", "timeout_s", "deadline_us", "transferred_tokens")
 _READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
-#: Meaning of a column -> other names that files give it, in lower case with underscores.
+#: Other names that files give to columns, in lower case with underscores, by meaning of the column.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "the arrival time": (
         "timestamp", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "request_time",
@@ -134,7 +134,7 @@ def _arrivals(
 
 
 class _Columns:
-    """Columns of a CSV file, limited to the columns that a trace may have."""
+    """Columns of a CSV file that a trace may have."""
 
     def __init__(self, path: Path, most: int | None) -> None:
         table = documents.CsvTable(path)
@@ -163,7 +163,7 @@ class _Columns:
         return len(self._lines)
 
     def adopt(self) -> Reading | None:
-        """Rename other formats' columns, drop rows that are no requests, and return row counts.
+        """Rename the columns of other formats, drop rows that are no requests, and count rows.
 
         Return None if the file already has the column names of the simple format.
         """
@@ -205,7 +205,7 @@ class _Columns:
         return [_scaled(cell, unit) for cell in cells]
 
     def _drop(self, foreign: Mapping[str, str]) -> Reading:
-        """Drop rows whose renamed columns describe no request, and count them by reason."""
+        """Drop rows whose renamed columns describe no request; count them by reason."""
         rows, kept = len(self), np.full(len(self), True)
         refused: Counter[str] = Counter()
         for own, name in foreign.items():
@@ -229,7 +229,7 @@ class _Columns:
         return reading
 
     def refuse(self, bad: np.ndarray, reason: Callable[[int], str]) -> None:
-        """Raise an error for the first row that a mask selects, with its line and the reason."""
+        """Raise an error that names the line of the first row in a mask, and the reason."""
         rows = np.flatnonzero(bad)
         if len(rows):
             raise PinnError(f"{self.path}, line {self._lines[rows[0]]}: {reason(int(rows[0]))}")
@@ -262,7 +262,7 @@ class _Columns:
         return np.array([known.get(text, -1) for text in texts])
 
     def follows(self, waits: Bool[np.ndarray, " n"]) -> np.ndarray:
-        """Return the earlier row of the same session that each row waits for; -1 for none."""
+        """Return, for each row, the earlier row of its session that it waits for; -1 for none."""
         latest: dict[int, int] = {}
         found = np.full(len(self), -1)
         for i, session in enumerate(self.labels("session_id").tolist()):
@@ -285,13 +285,13 @@ class _Columns:
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case with underscores: ``context_tokens`` for ``ContextTokens``."""
+    """Convert a name to lower case with underscores: ``context_tokens`` for ``ContextTokens``."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
 
 
 def _own_names(path: Path, names: Sequence[str]) -> list[str]:
-    """Return column names in this project's spelling: ``prompt_tokens`` for ``Prompt Tokens``."""
+    """Convert column names to this project's spelling: ``prompt_tokens`` for ``Prompt Tokens``."""
     found = [
         plain if (plain := _plain(name)) in _READ and plain not in names else name for name in names
     ]
@@ -302,7 +302,7 @@ def _own_names(path: Path, names: Sequence[str]) -> list[str]:
 
 
 def _unit(name: str) -> tuple[str, float | None]:
-    """Return a column's name without its unit, and the unit in seconds; None without a unit."""
+    """Split a column's name into the name without unit, and the unit in seconds or None."""
     plain, _, ending = _plain(name).rpartition("_")
     return (plain, _ENDINGS[ending]) if ending in _ENDINGS else (_plain(name), None)
 

@@ -56,7 +56,7 @@ def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
 
 
 def _longest_before(prompt: Int[np.ndarray, " n"], groups: int) -> Int[np.ndarray, " n"]:
-    """Return, per request, the earlier request of its group with the longest prompt; -1 if none."""
+    """Return, per request, the earlier request of its group with the longest prompt, or -1."""
     donor = np.full(len(prompt), -1)
     for group in range(groups):
         mine = np.arange(group, len(prompt), groups)

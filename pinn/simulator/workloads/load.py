@@ -118,7 +118,7 @@ def _is_list(path: Path) -> bool:
 def _recorded(
     sent: Workload, seed: int | None, rate_per_s: float | None, most: int | None
 ) -> Workload:
-    """Return a recorded load, repeated so that it keeps its duration at a higher rate.
+    """Repeat a recorded load, so that it keeps its duration at a higher rate.
 
     If the load has no times, its requests begin at random.
     """
@@ -133,7 +133,7 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return the CSV file of a TraceV2 header: of the same name, or the only one of the folder."""
+    """Return the CSV file of a TraceV2 header: of equal name, or the folder's only one."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
@@ -267,7 +267,7 @@ class LoadFlags:
 
     @property
     def given(self) -> dict[str, FlagValue]:
-        """Names and values of load flags that differ from their defaults."""
+        """Load flags that differ from their defaults, with their values."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def draw(self, rate_per_s: float | None, seed: int, media_tokens: int = 0) -> Workload:
@@ -334,7 +334,7 @@ class LoadFlags:
     def _alone(
         self, offset: np.ndarray, rng: np.random.Generator, media_tokens: int
     ) -> dict[str, Any]:
-        """Return column name -> values of a workload of single requests, not conversations."""
+        """Return the columns of a workload of single requests (no conversations), by name."""
         count = len(offset)
         prompt = self.prefix_len + media_tokens + self._lengths(self.input_len or 0, count, rng)
         output = self._lengths(self.output_len or 0, count, rng)
@@ -350,7 +350,7 @@ class LoadFlags:
     def _conversations(
         self, shape: ConversationShape, offset: np.ndarray, rng: np.random.Generator
     ) -> dict[str, Any]:
-        """Return column name -> values of a workload of conversations."""
+        """Return the columns of a workload of conversations, by name."""
 
         def draw(mean: int, count: int) -> np.ndarray:
             return self._lengths(mean, count, rng)

@@ -120,7 +120,7 @@ def _end_of_gap(text: str, at: int, *, at_begin: bool) -> int:
 def _read_mooncake(
     path: Path, first: dict[str, Any], entries: Iterator[Json], most: int | None
 ) -> Workload:
-    """Read requests with their times; prompts share tokens as far as their hashes are equal."""
+    """Read requests with their times; prompts share the blocks whose leading hashes are equal."""
     rows: list[tuple[float, int, int, list[int]]] = []
     refused: Counter[str] = Counter()
     for entry in _chain(first, entries):

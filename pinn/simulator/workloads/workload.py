@@ -29,7 +29,7 @@ def share_prompts(
     A request's donor is an earlier request that begins with the same tokens.
 
     Args:
-        group: Number of each request's group, whose prompts share their first tokens; -1 for none.
+        group: Index of each request's group, whose prompts share their first tokens; -1 for none.
         prefix_tokens: Number of tokens that each request shares with its group.
         prompt: Identity of each prompt: equal numbers mean equal prompts, -1 a unique prompt. None
             if all prompts are unique.
@@ -66,7 +66,7 @@ class Reading:
 
     Attributes:
         rows: Number of rows read.
-        refused: Reason -> number of refused rows.
+        refused: Number of refused rows, by reason.
         notes: Sentences on data that the file lacks, with the assumption made instead.
     """
 
@@ -101,21 +101,24 @@ class Workload:
         prompt_tokens: Prompt length of each request, at least 1.
         output_tokens: Tokens that each request generates; 0 for a request that ends with its
             prompt, see ``generated_tokens``.
-        offset_s: Seconds from the opening of the stage until the request is sent, non-decreasing
-            inside a stage. For a request that follows another, the pause after that other's end.
+        offset_s: Time in seconds from the opening of the stage until the request is sent,
+            non-decreasing inside a stage. For a request that follows another, the pause after that
+            other's end.
         stage: Load stage of each request, from 0, non-decreasing.
         shares_with: Index of an earlier request, the donor, whose first tokens the request repeats;
             -1 for none. The donor's tokens are its prompt followed by its output.
         shared_tokens: Number of first tokens that the request shares with its donor.
         transferred_tokens: First prompt tokens whose keys and values arrive over the network, as
             behind a prefill server; 0 for a request that is prefilled here.
-        timeout_s: Seconds after which the client disconnects; infinity for a client that waits.
+        timeout_s: Time in seconds after which the client disconnects; infinity for a client that
+            waits.
         follows: Index of an earlier request of the stage whose end the request waits for, such as
             the previous turn of a conversation; -1 for none. At most one request follows another.
         concurrency: Maximum number of requests, or of conversations with their pauses, in flight at
             once; a closed loop if every offset is 0. None for an open loop.
         stages_wait: Whether a stage opens only when every request of the previous one has ended.
-        stage_gap_s: Seconds between the end of a stage and the opening of the next, if stages wait.
+        stage_gap_s: Time in seconds between the end of a stage and the opening of the next, if
+            stages wait.
         stage_starts_s: Time at which each stage opens, if stages do not wait.
         warmup_requests: Number of requests sent before the measurement begins.
         warmup_s: Earliest time at which the measurement begins, in seconds.
@@ -185,7 +188,7 @@ class Workload:
 
     @cached_property
     def turns(self) -> Int[np.ndarray, " n"]:
-        """Number of each request (turn) within its conversation, from 0."""
+        """Index of each request (turn) within its conversation, from 0."""
         before, found = self.follows, (~self.starts).astype(np.int64)
         while (waits := before >= 0).any():  # each pass looks back twice as many turns
             earlier = np.maximum(before, 0)
@@ -195,7 +198,7 @@ class Workload:
 
     @cached_property
     def conversations(self) -> Int[np.ndarray, " n"]:
-        """Number of each request's conversation, in the order of their first turns."""
+        """Index of each request's conversation, in the order of their first turns."""
         first = np.where(self.starts, np.arange(len(self)), self.follows)
         while not self.starts[first].all():
             first = first[first]
@@ -339,7 +342,7 @@ def open_loop(
         output_tokens: Nominal output length in tokens; may be 0.
         gaps: Distribution of the gaps between arrivals.
         length_range: Minimum and maximum multiple of the nominal lengths, uniform in between.
-        timeout_s: Seconds after which a client disconnects.
+        timeout_s: Time in seconds after which a client disconnects.
         seed: Seed of random numbers.
         name: Name of the workload in output.
     """
@@ -444,9 +447,9 @@ def shared_prefix(
         prompts: Set of prompts.
         output_tokens: Number of tokens that each request generates.
         gaps: Distribution of the gaps between arrivals.
-        timeout_s: Seconds after which a client disconnects.
-        stage_gap_s: Seconds between the end of a stage and the opening of the next; None if stages
-            open by the clock.
+        timeout_s: Time in seconds after which a client disconnects.
+        stage_gap_s: Time in seconds between the end of a stage and the opening of the next; None if
+            stages open by the clock.
         seed: Seed of random numbers.
         name: Name of the workload in output.
     """

@@ -118,7 +118,7 @@ def _grouped(
 
 
 def _asked(module: nn.Module, shapes: Mapping[str, Shape], width: int) -> tuple[int, float]:
-    """Return the output widths of the query projection and of the key projection.
+    """Return the output widths of the query and of the key projection.
 
     If the projections of keys and values have different shapes, the key width is 0.
     """

@@ -40,7 +40,7 @@ class BuiltModel:
 
     @property
     def title(self) -> str:
-        """Return as text the model's class, and the release of transformers that built it."""
+        """Return the model's class, and the release of transformers that built it, as text."""
         return f"{type(self.module).__name__} of transformers {self.version}"
 
 
@@ -86,13 +86,13 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
 
 
 def _safe(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without the keys that load code, kernels or weights."""
+    """Return a configuration without keys that load code, kernels or weights."""
     kept = {k: v for k, v in values.items() if k not in _UNSAFE and "implementation" not in str(k)}
     return {k: _safe(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
 
 
 def _check_layers(fields: ConfigFields) -> None:
-    """Refuse a model with more layers than transformers can build in a second."""
+    """Raise an error if a model has more layers than transformers builds in a second."""
     for key, value in (*fields.root.items(), *fields.text.items()):
         if _LAYERS.search(key) and isinstance(value, int):
             check_size(value, MOST_LAYERS, f"{fields.source}: {key}", "correct the file")

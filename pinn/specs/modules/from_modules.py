@@ -171,7 +171,7 @@ class ModuleReader:
         return pairs + [model.LayerPart(index, None, network) for network in networks[1:]]
 
     def _with_shared(self, path: str, found: _LayerFindings) -> model.MoeFfnSpec | None:
-        """Return a layer's experts, with its dense feed-forward networks as shared experts."""
+        """Return a layer's experts; its dense feed-forward networks count as shared experts."""
         if not found.experts:
             return None
         experts = found.experts[0]

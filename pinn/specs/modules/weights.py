@@ -94,7 +94,7 @@ def vectors(module: nn.Module) -> dict[str, int]:
 
 
 def rest(module: nn.Module) -> list[str]:
-    """Return the paths of a module's weights that belong to neither linear layers nor vectors."""
+    """Return the paths of a module's weights that are neither linear layers nor vectors."""
     known = {f"{path}.weight".lstrip(".") for path in matrices(module)} | set(vectors(module))
     return [path for path, _ in module.named_parameters() if path not in known]
 
@@ -145,7 +145,7 @@ class Experts(NamedTuple):
 
 
 def experts_of(module: nn.Module, hidden: int) -> Experts | None:
-    """Return the routed experts in a module's own tensors or children; None if there are none.
+    """Return the routed experts in a module's own tensors or children; None without any.
 
     Experts are stored as tensors of three dimensions, as lists of equal networks, or (DBRX) as
     matrices in which the rows of all experts follow each other.
@@ -182,7 +182,7 @@ def _stacked(stacks: Sequence[tuple[int, ...]], hidden: int) -> Experts | None:
 
 
 def holder_of_experts(module: nn.Module, hidden: int) -> tuple[nn.Module, Experts] | None:
-    """Return the module with the routed experts' tensors: the mixture itself, or one inside it."""
+    """Return the module that has the experts' tensors: the mixture, or one inside it."""
     named = [child for name, child in children(module) if "experts" in name]
     inner = [child for each in named for _, child in children(each)]
     for each in (*named, *inner, module):
@@ -237,12 +237,12 @@ def read_experts(
 
 
 def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
-    """Return the ids of the experts' weight tensors, which the whole mixture's module may own."""
+    """Return the ids of the experts' weight tensors that the mixture's module itself has."""
     return {id(p) for p in holder.parameters() if holder is not module or p.dim() == 3}
 
 
 def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
-    """Refuse a mixture with weights that are neither experts, matrices, vectors nor biases."""
+    """Raise an error for weights of a mixture of experts whose role is unknown."""
     for path in rest(module):
         parameter = module.get_parameter(path)
         is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number

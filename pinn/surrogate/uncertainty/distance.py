@@ -57,7 +57,7 @@ def served_gpus(checkpoint: Path) -> list[str]:
 
 
 def measured_gpus(checkpoint: Path) -> dict[str, str]:
-    """Return name of a GPU -> text on what was measured on it: kernels, or kernels and servers.
+    """Return, by GPU name, what was measured on it: kernels, or kernels and servers.
 
     Raises:
         PinnError: If the checkpoint is missing or unreadable.
@@ -107,8 +107,7 @@ def locate_each(
 def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]:
     """Return the network inputs of a deployment that lie outside the training range.
 
-    Returns:
-        Name of the input -> distance from the range in standard deviations, farthest first.
+    Returns: Distance from the range in standard deviations by name of the input, farthest first.
 
     Raises:
         PinnError: If the checkpoint is missing or unreadable.

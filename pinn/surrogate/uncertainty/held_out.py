@@ -56,7 +56,7 @@ def kernel_distance(
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
-    """Return how far a GPU is from the GPU on which a kernel's nearest measurement was made.
+    """Return a GPU's distance from the GPU of a kernel's nearest measurement, in log units.
 
     The distance is the larger of two log ratios, of memory bandwidth and of peak FLOP/s. It is 0 if
     the nearest kernel is pooled over several GPUs.
@@ -112,7 +112,7 @@ def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> 
 
 
 def shape_of(model: ModelSpec) -> str:
-    """Return the main shapes of a model as text; models of equal shape are held out together.
+    """Return a model's main sizes as text; models of equal text are held out together.
 
     >>> from pinn.specs.catalog import load_model
     >>> shape_of(load_model("meta-llama/Llama-3.3-70B-Instruct"))

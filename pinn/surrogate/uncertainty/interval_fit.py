@@ -39,7 +39,7 @@ GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
 def left_out_column(split: str) -> str | None:
-    """Return the column whose values a split holds out from training and calibration; or None.
+    """Return the column whose values a split holds out, or None.
 
     >>> left_out_column("leave-one-gpu-and-its-kernels-out")
     'gpu'
@@ -82,7 +82,7 @@ def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
 
 
 def row_weights(errors: pd.DataFrame) -> Values:
-    """Return weights that add up to 1, equal by group, then by split, then by row.
+    """Return row weights that add up to 1: equal by group, then by split, then by row.
 
     A group is one model shape on one GPU.
 
@@ -190,7 +190,7 @@ def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Return coverage and interval widths of rows; each value of column ``by`` counts once."""
+    """Return coverage and interval widths of rows; each value of column ``by`` has equal weight."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {

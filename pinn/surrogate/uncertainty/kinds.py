@@ -90,12 +90,12 @@ def kind_of(model: ModelSpec) -> str:
 
 
 def weight_bits(found: Precision) -> int:
-    """Return a format's bits per weight, without its share of the scales: 32, 16, 8 or 4."""
+    """Return a format's bits per weight without scales: 32, 16, 8 or 4."""
     return next(bits for bits in (32, 16, 8, 4) if 8 * found.bytes_per_weight >= bits)
 
 
 def place_of(situation: Situation) -> str:
-    """Return text on what was measured on a step's GPU: servers, kernels or neither."""
+    """Return what was measured on a step's GPU, as text: servers, kernels or neither."""
     if situation.gpu_known:
         return MEASURED
     return UNMEASURED if situation.distance.elsewhere > _ELSEWHERE else UNSERVED
@@ -125,7 +125,7 @@ def _summed_up(kind: str, place: str, part: pd.DataFrame) -> KindErrors:
 
 
 def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErrors:
-    """Return the errors for a type of weights and GPU; else for the weights, else of all rows."""
+    """Return the errors for a type of weights and GPU, or else of weights, or else of all rows."""
     wanted = [(kind, place), (kind, ANY), (ANY, ANY)]
     of = {(k.kind, k.place): k for k in kinds}
     return next(of[key] for key in wanted if key in of)

@@ -68,7 +68,7 @@ def _learned(found: CoefficientSet) -> dict[str, float]:
 
 
 def _distance(checkpoint: Path, deployment: Deployment) -> tuple[JsonObject, dict[str, float]]:
-    """Return JSON on the distance from the training data, and network inputs outside its range."""
+    """Return JSON on the distance from the training data, and the network inputs outside it."""
     space = training_space(Surrogate.load(checkpoint).checkpoint)
     located = space.locate([deployment])
     held_out = sorted(space.held_out_distances().tolist())
@@ -107,7 +107,7 @@ def _distance_words(
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return [warning] if a batch is farther from measured kernels than held-out data, else []."""
+    """Return [warning] if a batch is farther from measured kernels than held-out data; else []."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []
@@ -192,6 +192,6 @@ def _stretch_words(situation: Situation, farthest: float, beyond: bool) -> str:
 
 
 def named_inputs(outside: Mapping[str, float]) -> str:
-    """Return text with names and distances of the first few inputs outside the training range."""
+    """Return the names and distances of the first inputs outside the training range, as text."""
     named = ", ".join(f"{name} ({by:+.1f})" for name, by in list(outside.items())[:_NAMED])
     return f"{named} and {len(outside) - _NAMED} more" if len(outside) > _NAMED else named

@@ -32,7 +32,7 @@ Values = Float[np.ndarray, " n"]
 
 
 def weighted_quantile(values: Values, weight: Values, level: float) -> float:
-    """Return the smallest value that at least a share ``level`` of the weight does not exceed.
+    """Return the smallest value that at least a share ``level`` of the weight is at or below.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.6)
     2.0
@@ -69,7 +69,7 @@ class ErrorLaw:
     errors: Sequence[float]
 
     def chance(self, excess: Values, half: Values) -> Values:
-        """Return the probability that a predicted time meets its limit when it is measured.
+        """Return the probability that the measured time meets a limit, given its prediction.
 
         Args:
             excess: Ratio of the predicted time to its limit.

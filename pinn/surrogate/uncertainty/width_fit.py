@@ -46,7 +46,7 @@ def fit_widths(rows: pd.DataFrame, level: float = LEVEL) -> Widths:
 
 
 def nested_half_widths(rows: pd.DataFrame) -> Rows:
-    """Return the half-widths of each group's rows, from a fit to all other groups."""
+    """Return the half-widths of each group's rows, fitted to all other groups."""
     half, traits = rows["half"].to_numpy(copy=True), _traits(rows)
     for out in _groups(rows):
         if not out.all():
@@ -58,7 +58,7 @@ def nested_half_widths(rows: pd.DataFrame) -> Rows:
 
 
 def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
-    """Return baseline half-widths of each group: quantiles of absolute errors of all other groups.
+    """Return baseline half-widths: quantiles of the absolute errors of all other groups.
 
     Quantiles are by metric. If no other group has the metric, the half-width is that in ``half``.
     """
@@ -84,13 +84,13 @@ def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> floa
 
 
 def with_traits(rows: pd.DataFrame, gpus_known: Mask) -> pd.DataFrame:
-    """Return the rows with a column for each of ``TRAITS``, its amount in the row's deployment."""
+    """Add a column for each of ``TRAITS`` to rows: the trait's amount in the row's deployment."""
     pairs = list(zip(rows["deployment"], gpus_known.tolist(), strict=True))
     return rows.assign(**{name: [of(*pair) for pair in pairs] for name, of in TRAITS.items()})
 
 
 def group_weights(rows: pd.DataFrame) -> Rows:
-    """Return weights of rows that add up to 1: equal by group, then metric, configuration, row."""
+    """Return row weights that add up to 1: equal by group, metric, configuration, then row."""
     weight, key = np.ones(len(rows)), ["group"]
     for column in ("metric", "configuration"):
         weight /= rows.groupby(key)[column].transform("nunique").to_numpy()
@@ -100,7 +100,7 @@ def group_weights(rows: pd.DataFrame) -> Rows:
 
 
 def _metrics(rows: pd.DataFrame) -> dict[str, Mask]:
-    """Return metric -> mask of the rows with this metric."""
+    """Return a mask of the rows with each metric, by metric."""
     names = sorted(rows["metric"].unique())
     return {name: (rows["metric"] == name).to_numpy() for name in names}
 

@@ -33,12 +33,12 @@ OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
 def several_nodes(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of GB200 rows labelled aggregated whose 12 to 72 GPUs span several nodes."""
+    """Return a mask of GB200 rows labelled aggregated that span several nodes (12 to 72 GPUs)."""
     return rows["gpu"] == "gb200"
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows whose matching launch scripts all use speculation, and of copies.
+    """Return a mask of rows that only launch scripts with speculation fit, and their copies.
 
     A copy of such a row is another row of the same measurement.
     """
@@ -113,7 +113,7 @@ MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_n
 
 
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows to drop: all except reliable rows of the second campaign (harrli).
+    """Return a mask of rows to drop: all but the second campaign's (harrli) reliable rows.
 
     Reliable rows are the campaign's rows of SGLang and of TensorRT-LLM 1.0.0rc3. The campaign's
     rows of TensorRT-LLM 1.2 and 1.3 state loads that were not run. Some of these rows state no
@@ -124,7 +124,7 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
 
 
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows to drop: all except 16-bit rows of the second campaign (harrli)."""
+    """Return a mask of rows to drop: all but the second campaign's (harrli) 16-bit rows."""
     return ~(silicon.from_other_campaign(rows) & (rows["precision"] == "bf16"))
 
 
@@ -255,7 +255,7 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
     return development_image(rows) & ~rows["model"].str.contains("GLM-5", regex=False)
 
 
-#: Filter -> name and rule that replace this filter for models with linear or sparse attention.
+#: Names and rules that replace a filter for models with linear or sparse attention, by filter.
 _FOR_OTHER_ATTENTION: dict[sample.Rule, tuple[str, sample.Rule]] = {
     development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),

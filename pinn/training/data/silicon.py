@@ -67,7 +67,7 @@ def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Ser
 
 
 def with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the column ``tpot_10us``: TPOT in ms, rounded so that copies are equal."""
+    """Add the column ``tpot_10us``, TPOT in ms rounded to 0.01, by which copies are recognized."""
     return rows.assign(tpot_10us=(rows["tpot_s"] * 1e3).round(2))
 
 

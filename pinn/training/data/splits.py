@@ -42,7 +42,7 @@ class Split:
 
 
 def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
-    """Return one split per value of a column: rows with the value are for testing, others to train.
+    """Return one split per value of a column, which tests on the rows with this value.
 
     Args:
         column: Column whose values are held out; ``lengths`` means pairs of nominal prompt and
@@ -92,8 +92,8 @@ def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "8 bits to 4 bits", eight, four, "precision")]
 
 
-#: Split method -> function from observations to splits. If an engine is held out, kernels measured
-#: on it stay in the training data.
+#: Functions from observations to splits, by split method. If an engine is held out, kernels
+#: measured on it stay in the training data.
 SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
     "leave-one-model-out": partial(leave_one_out, "model"),
     "leave-one-engine-out": partial(leave_one_out, "engine"),
@@ -107,7 +107,7 @@ SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
 
 
 def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
-    """Return split method -> its splits, and write the splits to a folder as JSON.
+    """Return the splits of each split method, and write them to a folder as JSON.
 
     The files are a record of the rows on which each result was tested.
 
@@ -124,7 +124,7 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:
-    """Return a text for each row that is equal for rows of the same deployment."""
+    """Return a text per row that is equal for all rows of a deployment."""
     tp = rows["tensor_parallel_size"].astype("int64")
     dp = rows["data_parallel_size"].astype("int64")
     ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
