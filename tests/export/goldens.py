@@ -24,7 +24,7 @@ from pinn.specs.batch import Batch
 from pinn.specs.model import GREEDY
 from pinn.specs.serving import SGLANG, TRTLLM
 from pinn.surrogate.checkpoint import registry
-from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import STEP_FEATURES, step_time
 
 #: Dense, mixture-of-experts, latent-attention and windowed models.
@@ -202,7 +202,7 @@ def step_cases(configured: Configured, count: int = CASES, seed: int = _SEED) ->
         mine = np.flatnonzero(rows == row)
         if len(mine):
             sums = sum_batches([drawn[i][0] for i in mine], deployment.model.window_tokens)
-            features[mine] = deployment_features(deployment, sums)
+            features[mine] = padded_features(deployment, sums)
     seconds = step_time(features, configured.coefficients.beta[rows])
     scale = np.array([1e6 if f.unit == "1" else 1.0 for f in STEP_FEATURES.values()])
     terms = np.rint(features * scale).astype(np.int64)

@@ -52,7 +52,7 @@ def step_of(ranks, **serving):
     engine = plain_engine(set_up(target, workload, spec, layout, refused))
     batches = [batch_of(*each) for each in ranks]
     for replica, batch in enumerate(batches):
-        sums = sum_batches([batch], target.model.window_tokens)
+        sums = sum_batches([batch], target.model.window_tokens).padded(target.recipe.graph_sizes)
         for i, name in enumerate(SUMS):
             engine.replicas[replica].sums[i] = float(getattr(sums, name)[0])
     share_work(engine, 0)

@@ -29,7 +29,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import simulate
 from pinn.simulator.state import FIRST_SUM, REREAD, STEP_COLUMNS, SUMS
 from pinn.simulator.step_formulas import Sums
-from pinn.surrogate.deployment_features import deployment_features
+from pinn.surrogate.deployment_features import deployment_features, padded_features
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES, request_features
 from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
 
@@ -71,9 +71,10 @@ def test_padded_steps_take_as_long_in_the_simulator_as_predicted(decodes, flags)
     latency = LinearLatency(deployment, beta, np.zeros(len(REQUEST_FEATURES)))
     run = simulate(deployment, simulator_helpers.load([5] * decodes, [20] * decodes), latency)
     sums = run.steps.sums
-    predicted_s = step_time(deployment_features(deployment, sums), beta)
+    predicted_s = step_time(padded_features(deployment, sums), beta)
     np.testing.assert_allclose(run.steps["duration_s"], predicted_s, rtol=1e-12)
-    unpadded_s = step_time(step_features(step_costs([deployment]), sums), beta)
+    unpadded = replace(sums, padding=np.zeros_like(sums.padding))
+    unpadded_s = step_time(deployment_features(deployment, unpadded), beta)
     alone = (sums.prefill_requests == 0) & (sums.decode_requests == decodes)
     assert alone.any()
     assert (predicted_s[alone] > unpadded_s[alone]).all()
