@@ -89,7 +89,7 @@ def test_a_report_goes_through_few_files_and_seldom_changes_them(walk):
     Memory is eight of them (weights, LoRA, ledger, two of layouts, longest request, cache and
     start-up), vision encoders are one, and quantization is read in several. Every number that is
     printed goes through one formatter, which is a file and 130 changes. Old names of options are
-    read by a file of their own. The mark of batches beyond the KV cache asks the memory of each batch.
+    read by a file of their own. Batches beyond the KV cache are found by the memory of each batch.
     """
     files = walk(REPORT)
     assert len(set(files)) <= 70, set(files)
