@@ -17,7 +17,7 @@ from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint
 from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.deployment_features import deployment_floor_seconds, padded_features
 from pinn.surrogate.featurizer import featurize
-from pinn.surrogate.step_features import step_features, step_time
+from pinn.surrogate.step_features import step_time
 
 # A surrogate predicts the coefficients of deployments, and with these the seconds of steps.
 
@@ -35,13 +35,6 @@ class Network(Protocol):
 def predict_coefficients(network: Network, deployments: Sequence[Deployment]) -> Coefficients:
     """Return the coefficients that a network predicts for deployments, in float64."""
     return Coefficients(*network.coefficients(*featurize(deployments)))
-
-
-def step_seconds(
-    beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
-) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds, from betas, a deployment's costs, and sums of batches."""
-    return step_time(step_features(costs, sums), beta)
 
 
 class Surrogate:

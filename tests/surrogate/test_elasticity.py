@@ -11,8 +11,8 @@ from pinn.specs.model_variants import with_precision
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
 from pinn.surrogate.network import CoefficientNetwork, elasticity_bounds
-from pinn.surrogate.step_features import STEP_FEATURES
-from pinn.surrogate.surrogate import batch_work, predict_coefficients, step_seconds
+from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
+from pinn.surrogate.surrogate import batch_work, predict_coefficients
 
 
 def steepest(bias):
@@ -68,7 +68,7 @@ def test_doubling_a_rate_never_slows_a_step(llama_8b_h100, rate, precision, bias
         return (costs if sampled else replace(costs, sampled_step_s=np.zeros(1))), sums
 
     before, after = (
-        step_seconds(predict_coefficients(network, [d]).beta[0], *work(d))
+        step_time(step_features(*work(d)), predict_coefficients(network, [d]).beta[0])
         for network in [steepest(bias)]
         for d in (
             replace(llama_8b_h100, model=model, gpu=g, serving=serving)
