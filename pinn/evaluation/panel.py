@@ -267,7 +267,10 @@ def _verdict(table: pd.DataFrame) -> str:
     verdict = BETTER if panel <= 1 - SURE else NOT_BETTER
     is_worse = _rejected(1 - groups["worse"].to_numpy()) & (groups["difference"] > WORSE)
     if worse := groups.loc[is_worse, "group"].tolist():
-        return f"{verdict.partition(',')[0]}; groups worse by more than noise: {', '.join(worse)}"
+        return (
+            f"{verdict.partition(',')[0]}; groups worse by more than their noise: "
+            f"{', '.join(worse)}"
+        )
     return verdict
 
 

@@ -199,8 +199,8 @@ def _with_headroom(plan: Plan) -> list[str]:
     on_each = parse_slo(ask.slo).goodput is not None
     return [
         f"With headroom, at {ask.sized_rate_per_s:g} requests/s: "
-        f"{_values(first.with_headroom, on_each)}; the table's limits and P(SLO met) are for "
-        f"{exact(ask.rate_per_s)}."
+        f"{_values(first.with_headroom, on_each)}; the table shows limits and P(SLO met) at "
+        f"{exact(ask.rate_per_s)} requests/s."
     ]
 
 
@@ -213,9 +213,7 @@ def _at_interval_ends(plan: Plan) -> list[str]:
     slow, fast = (_values(point, on_each) for point in first.at_interval_ends)
     level = f"{100 * (first.fleet_rate.level or LEVEL):.0f} %"
     asked = f"at {exact(plan.ask.rate_per_s or 0.0)} requests/s"
-    return [
-        f"Times at the upper end of their {level} interval, {asked}: {slow}; lower end: {fast}."
-    ]
+    return [f"Bounds of the {level} interval {asked}: upper {slow}; lower {fast}."]
 
 
 def _fleets(plan: Plan) -> list[str]:

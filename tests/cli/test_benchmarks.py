@@ -209,7 +209,7 @@ def test_what_is_left_out_is_named_and_told_by_the_exit_status(
     result = run(*given)
     assert result.exit_code == 3, result.output
     stray = "1  refused: no JSON object (results/c4.jsonl, line 1)"
-    other = "1  refused: the file was written by no known tool (results/notes.txt)"
+    other = "1  refused: the file was not written by a known tool (results/notes.txt)"
     for line in ("4  read", stray, other, "2  accepted"):
         assert line in result.stdout
     assert (tmp_path / "run1" / "benchmarks.parquet").exists()

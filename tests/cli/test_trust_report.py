@@ -69,7 +69,7 @@ def test_a_model_with_layers_that_no_training_server_ran_says_so(run_trusted, mo
     flags = ("--gpu", "H100", "--tensor-parallel-size", 4)
     result = run_trusted("coefficients", "--model", model, *flags)
     assert result.exit_code == 0, result.output
-    sentence = "were not measured in any server: expect larger errors"
+    sentence = "were not measured on any server: expect larger errors"
     assert (sentence in " ".join(result.stdout.split())) == says
 
 

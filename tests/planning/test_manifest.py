@@ -197,5 +197,5 @@ def test_the_manifest_of_an_incomplete_plan_says_that_it_is_provisional():
     whole = dataclasses.replace(plan_of(), stopped="time budget", untried=2, left_s=60.0)
     text = manifest(whole)
     assert "; the plan is provisional.\n" in text
-    assert "# The time budget was used up (--time-budget): 2 of 84 candidates were not" in text
+    assert "# The time budget (--time-budget) was used up: 2 of 84 candidates were not" in text
     assert "provisional" not in manifest(plan_of())

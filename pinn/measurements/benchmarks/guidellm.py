@@ -62,7 +62,7 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
     prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
     lengths = reading.stated_lengths(prompt, output, std="std_dev")
     sending = reading.concurrency(concurrency), reading.or_stated("request_rate", rate)
-    prefix = reading.prefix(_prefix(point), "prompts share prefixes as the file states")
+    prefix = reading.prefix(_prefix(point), "prompts share prefixes as stated in the file")
     load = Load(served + failed, *lengths, *sending, process, prefix=prefix)
     return reading.run(load, figures, served, failed, _server(point, config))
 

@@ -262,8 +262,8 @@ def test_inference_perf_s_percentiles_and_assumptions_are_read(folders):
     assert not any(name.startswith("tpot_p") for name in run.figures)
     assert run.load.output.mean == 200
     text = " ".join(run.assumed)
-    assert "every output has the length that config.yaml asks for" in text
-    assert "prompts repeat and share prefixes as config.yaml states" in text
+    assert "every output has the length requested in config.yaml" in text
+    assert "prompts repeat and share prefixes as stated in config.yaml" in text
 
 
 def test_scores_name_excluded_runs_and_show_each_load_once():

@@ -114,7 +114,7 @@ WRONG_STEPS = {
     "KV usage in percent": ({}, percent, {}, "if the column is in percent"),
     "no rows": ({}, lambda table: table.iloc[:0], {}, "has no usable step"),
     "negative counts": ({}, scaled("batch.num_decode_reqs", -1), {"max_num_seqs": 128},
-                        "a count is negative or absurd"),
+                        "a count is negative or implausibly large"),
     "times in us": ({}, scaled("step.ts_start_ns", 1e-3), {}, "another unit than ns"),
     "times in ms": ({}, scaled("step.ts_start_ns", 1e-6), {}, "another unit than ns"),
     "times in ps": ({}, scaled("step.ts_start_ns", 1e3), {}, "the unit of the file's times"),
