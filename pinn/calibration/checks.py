@@ -65,7 +65,7 @@ def check_engine(deployment: Deployment) -> Iterator[str]:
     """Yield a finding if the engine would refuse to start with the flags of a measured server."""
     found = refusal_of(deployment)
     if found is not None:
-        yield f"the engine would fail to start: {found.reason}: {found.remedy} ({found.source})"
+        yield f"the engine would not start: {found.reason}: {found.remedy} ({found.source})"
 
 
 # Checks of flags against the size of the KV cache and the speed of the server.

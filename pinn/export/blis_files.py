@@ -284,6 +284,6 @@ def _print_errors(found: list[list[blis_vectors.BlisVector]]) -> None:
         worst = max(each, key=lambda v: abs(v.worst.error))
         median = 100 * np.median([abs(v.worst.error) for v in each])
         print(
-            f"largest step time error of BLIS with the coefficients of {name}:\n"
+            f"largest step time error of BLIS (coefficients: {name}):\n"
             f"  median over {len(found)} configurations {median:.1f} %, largest {worst.worst}"
         )

@@ -213,7 +213,10 @@ def _at_interval_ends(plan: Plan) -> list[str]:
     slow, fast = (_values(point, on_each) for point in first.at_interval_ends)
     level = f"{100 * (first.fleet_rate.level or LEVEL):.0f} %"
     asked = f"at {exact(plan.ask.rate_per_s or 0.0)} requests/s"
-    return [f"Bounds of the {level} interval {asked}: upper {slow}; lower {fast}."]
+    return [
+        f"With times at the upper bound of their {level} interval, {asked}: {slow}; at the "
+        f"lower bound: {fast}."
+    ]
 
 
 def _fleets(plan: Plan) -> list[str]:

@@ -144,7 +144,7 @@ def test_a_slow_end_that_clients_do_not_wait_for_is_said(run_trusted, tmp_path):
     load.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,timeout_s", *rows]) + "\n")
     result = run_trusted("simulate", *LLAMA, "--workload", load)
     assert result.exit_code == 0, result.output
-    assert "at the slow end of their interval" in " ".join(result.stdout.split())
+    assert "at the upper bound of their interval" in " ".join(result.stdout.split())
 
 
 def test_a_simulation_that_serves_nothing_has_no_intervals(run_trusted, workload, tmp_path):

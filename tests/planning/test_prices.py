@@ -57,8 +57,8 @@ def test_bad_prices_are_refused(given, says):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("p.yaml", "H100: {years: 4}", "H100: the prices must be positive: one per hour"),
-        ("p.yaml", "H100: -2", "H100: the prices must be positive"),
+        ("p.yaml", "H100: {years: 4}", "H100: prices must be positive: give a price per hour"),
+        ("p.yaml", "H100: -2", "H100: prices must be positive"),
         ("p.yaml", "H100: {cost: 4}", "no such key"),
         ("p.csv", "gpu,cost\nH100,4\n", "unknown column 'cost'"),
         ("p.csv", "gpu,per_hour,purchase_price\nH100,4,5\n", "line 2: expected"),

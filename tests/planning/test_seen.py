@@ -152,6 +152,6 @@ def test_limits_at_both_ends_of_the_interval_are_printed(capsys):
     print_plan(replace(made, choices=[first, *made.choices[1:]]), None)
     slow, fast = (each.limits[0].value for each in ends)
     assert (
-        f"Times at the upper end of their 90 % interval, at 12 requests/s: p99 E2E {slow}, 99.0 % "
-        f"of requests within limits (MISSED); lower end: p99 E2E {fast}, 99.0 %"
+        f"With times at the upper bound of their 90 % interval, at 12 requests/s: p99 E2E {slow}, "
+        f"99.0 % of requests within limits (MISSED); at the lower bound: p99 E2E {fast}, 99.0 %"
     ) in " ".join(capsys.readouterr().out.split())

@@ -190,9 +190,12 @@ def test_warnings_and_exclusions_are_printed_in_full():
     assert "many requests failed" in joined
     assert "excluded: y.json: overloaded" in joined
     assert "1 are not shown" in joined
-    assert "Likely causes: runs of an overloaded server (x.json), which --force includes" in joined
+    assert (
+        "Likely causes: runs of an overloaded server (x.json), included because of --force"
+        in joined
+    )
     server = report.CalibratedServer(fit_of(found, kept=False), False, tuple(notes))
-    assert server.refusal.endswith("so that the runs of an overloaded server are excluded")
+    assert server.refusal.endswith("to exclude the runs of an overloaded server")
 
 
 def test_the_header_has_the_release_its_origin_and_the_flags_that_were_given():
