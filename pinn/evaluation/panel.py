@@ -73,7 +73,8 @@ LEDGER = ("date", "checkpoint", "what", "panel")
 BETTER = "better, and no group is worse by more than its noise"
 NOT_BETTER = "not better"
 ADOPTED = (
-    "adopted: the error of the mechanism's own group is halved, and the scorecard is not worse"
+    "adopted: the error of the group that the mechanism affects is halved, and the scorecard is "
+    "not worse"
 )
 NOT_ADOPTED = "not adopted"
 

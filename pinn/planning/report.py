@@ -171,8 +171,8 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += counts(plan, len(_shown(plan)))
     if first.seen.preemptions:
         lines.append(
-            f"Preemptions of row 1 at the planned rate: {first.seen.preemptions:,}, because its "
-            "batches exceed the KV cache."
+            f"Row 1 has {first.seen.preemptions:,} preemptions at the planned rate, because its "
+            f"batches exceed the KV cache."
         )
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")

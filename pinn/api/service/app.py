@@ -210,7 +210,7 @@ def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/health", summary="Whether the service answers, and how busy it is.")
+    @app.get("/health", summary="Health and current load of the service.")
     async def health() -> dict[str, Any]:
         return service.health()
 

@@ -29,7 +29,7 @@ def is_guidellm(document: Document) -> str:
     """Return the keys by which a file of guidellm is recognized, as text; empty for other files."""
     points = document.first.trees("benchmarks")
     is_own = any("request_latency" in point.at("metrics") for point in points)
-    return "the keys benchmarks and, below it, metrics.request_latency" if is_own else ""
+    return "the key benchmarks with metrics.request_latency inside it" if is_own else ""
 
 
 def guidellm_points(document: Document) -> list[Tree]:

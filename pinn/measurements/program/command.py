@@ -156,7 +156,7 @@ def _report(found: Outcome, out: str) -> int:
 
 def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
-        description="Measure whole steps of an engine on this machine.",
+        description="Measure step times of an engine on this machine.",
         epilog="All other flags are passed to the engine, as flags of 'vllm serve'.",
         allow_abbrev=False,
     )

@@ -130,7 +130,7 @@ def _read_mooncake(
             continue
         if most is not None and len(rows) == most:
             break
-        what = f"the number of requests of {path}"
+        what = f"the number of requests in {path}"
         check_size(len(rows) + 1, MOST_REQUESTS, what, "give --num-prompts")
         moment = entry["timestamp"] * MILLISECOND
         rows.append(
@@ -206,7 +206,7 @@ def _read_conversations(
         if isinstance(found, str):
             refused[found] += 1
             continue
-        what = f"the number of requests of {path}"
+        what = f"the number of requests in {path}"
         check_size(len(turns) + len(found), MOST_REQUESTS, what, "give --num-prompts")
         turns += found
     turns = turns[:most]

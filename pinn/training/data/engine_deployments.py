@@ -99,7 +99,7 @@ ENGINE_FILTERS: sample.Filters = {
     "nightly or glm5 image": development_image,
     "duplicate of a measurement in another dump": copy_of_a_row,
     "saturated: TTFT above 3 s and above 8 % of the generation time": silicon.queueing,
-    "linear or sparse attention (Qwen3.5, GLM-5): read separately": other_attention,
+    "linear or sparse attention (Qwen3.5, GLM-5): evaluated separately": other_attention,
 }
 
 
