@@ -105,7 +105,7 @@ def test_a_missed_limit_is_named_and_what_fails_first(capsys):
     printed = capsys.readouterr().out
     assert re.search(r"\bMISSED +met\b", printed)
     assert "with the fewest requests: p99 E2E 31 s (MISSED)" in " ".join(printed.split())
-    heading = "first at higher rates: 95 % of the requests with TTFT <= 1 s and TPOT <= 40 ms"
+    heading = "missed at higher rates: 95 % of the requests with TTFT <= 1 s and TPOT <= 40 ms"
     assert heading in " ".join(printed.split())
     assert "(bottleneck: decode bandwidth)" in " ".join(printed.split())
     for line in ("p99 E2E", "<= 30 s", "95 % of:"):
