@@ -109,7 +109,7 @@ def _comments(text: str, name: str) -> Iterator[Piece]:
 def _strings(tree: ast.Module, name: str) -> Iterator[Piece]:
     """Yield each string of prose in errors and output, with the statement around the string."""
 
-    def visit(node: ast.AST, kind: str, statement: str) -> Iterator[Piece]:
+    def visit(node: ast.AST, kind: str, statement: str, entry: str) -> Iterator[Piece]:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return
         if isinstance(node, ast.Call) and ast.unparse(node.func) in _FLAGS:
@@ -117,18 +117,42 @@ def _strings(tree: ast.Module, name: str) -> Iterator[Piece]:
         if isinstance(node, ast.keyword) and node.arg == "help":
             return
         if isinstance(node, ast.Raise):
-            kind, statement = "error", ""
+            kind, statement, entry = "error", "", ""
         elif isinstance(node, ast.stmt):
-            statement = ast.unparse(node)
+            statement, entry = ast.unparse(node), ""
         said = _shown(node)
         if said is None:
+            entries = _entries(node)
             for child in ast.iter_child_nodes(node):
-                yield from visit(child, kind, statement)
+                yield from visit(child, kind, statement, entries.get(child, entry))
         elif _is_prose(said):
             line = getattr(node, "lineno", 0)
-            yield Piece(kind, f"{name}:{line}", statement[:_CODE_CHARACTERS], said)
+            around = _around(statement, entry, ast.unparse(node))
+            yield Piece(kind, f"{name}:{line}", around, said)
 
-    yield from visit(tree, "output", "")
+    yield from visit(tree, "output", "", "")
+
+
+def _entries(node: ast.AST) -> dict[ast.AST, str]:
+    """Return the code of each entry of a dictionary, by key and by value; empty for other nodes."""
+    if not isinstance(node, ast.Dict):
+        return {}
+    pairs = [(k, v) for k, v in zip(node.keys, node.values, strict=True) if k is not None]
+    return {each: f"{ast.unparse(k)}: {ast.unparse(v)}" for k, v in pairs for each in (k, v)}
+
+
+def _around(statement: str, entry: str, text: str) -> str:
+    """Return the context of a string: its statement, shortened if it is long.
+
+    Args:
+        statement: Code of the statement that contains the string.
+        entry: Code of the innermost dictionary entry that contains the string; empty if none does.
+        text: Code of the string.
+    """
+    half, at = _CODE_CHARACTERS // 2, statement.find(text)
+    if len(statement) <= _CODE_CHARACTERS or (not entry and at < _CODE_CHARACTERS):
+        return statement[:_CODE_CHARACTERS]
+    return f"{statement[:half]} ... {entry[:half] or statement[at - half : at]}"
 
 
 def _is_prose(said: str) -> bool:

@@ -82,7 +82,7 @@ def without_workers(rows: pd.DataFrame) -> pd.Series:
 #: Rules by which rows are refused, by reason. The rules are applied in this order.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
-    "copy of a measurement in another dump": engine_deployments.copy_of_a_row,
+    "duplicate of a measurement in another dump": engine_deployments.copy_of_a_row,
     "number of servers not named": without_workers,
 }
 

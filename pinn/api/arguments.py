@@ -301,7 +301,7 @@ def launched(
     idle = [printable(f"{k} {v}", 500) for k, v in found.configuration.items() if k not in known]
     lines = found.lines
     return known, lines + (
-        [f"ignored, because no result of this command depends on it: {', '.join(idle)}"]
+        [f"ignored, because it does not affect the results of this command: {', '.join(idle)}"]
         if idle
         else []
     )

@@ -67,8 +67,8 @@ def _teacher(
     found = find_kernels(folder, checkpoint)
     if found is None:
         missing = (
-            "the fits to measured kernels are missing, so no step time can be summed from them: "
-            "run 'python train.py kernels=on', and give the folder of fits with --kernels"
+            "step times cannot be computed without fits to measured kernels: run 'python train.py "
+            "kernels=on', and give the folder of fits with --kernels"
         )
         return None, {"kernels": missing}
     surrogates = KernelSurrogates.load(found)

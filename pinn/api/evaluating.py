@@ -148,7 +148,8 @@ def evaluate_engines(**given: object) -> ScoreTable:
     scores = score_engines(engine_rows(), networks(asked.checkpoint))
     heading = "measured deployments, model held out"
     legend = (
-        "Percentage error, median / mean absolute (bias); 'of N': a method predicts N rows only."
+        "Median / mean absolute percentage error (bias); 'of N': the method predicts only N of "
+        "the rows."
     )
     grids = [f"\n{a or heading}\n\n{g.markdown()}" for a, g in engine_grids(scores)]
     return ScoreTable(scores, "\n".join([legend, *grids]))
@@ -205,7 +206,10 @@ def evaluate_panel(**given: object) -> ScoreTable:
     if asked.widths:
         read_calibration(path)  # report an unreadable file before any simulation starts
     if asked.steps is not None and learned_steps(path, asked.steps):
-        warn_user(f"{asked.steps} is training data of {path}, so it is excluded from the scorecard")
+        warn_user(
+            f"{asked.steps} is part of the training data of {path}, so it is excluded from "
+            f"the scorecard"
+        )
     rows = panel_rows(path, asked.held_out_runs or (), asked.steps, asked.public or ())
     try:
         scored = interval_widths.interval_rows(path, rows)
@@ -219,7 +223,7 @@ def evaluate_panel(**given: object) -> ScoreTable:
         lines = [f"{scoring.panel_grid(table).markdown()}\n\nB is {verdict}."]
         if left := scoring.uncompared_groups(other, found):
             groups = ", ".join(left)
-            warn_user(f"the scorecards have no configuration in common in: {groups}")
+            warn_user(f"the scorecards have no common configuration in these groups: {groups}")
     if scored is not None:
         lines.append(f"\n{interval_widths.judge_intervals(scored)}")
     if asked.widths and scored is not None:
@@ -248,7 +252,7 @@ def evaluate_speculation(**given: object) -> ScoreTable:
     rows, counts = read_speculating()
     lines = [f"{refused:8,} {reason}" for reason, refused in counts.refused.items()]
     tokens = asked.draft_tokens
-    lines.append(f"{len(rows):8,} rows, assumed to draft {tokens} tokens per step\n")
+    lines.append(f"{len(rows):8,} rows, assuming {tokens} draft tokens per step\n")
     scores = score_speculating(rows, networks(asked.checkpoint), tokens)
     return ScoreTable(scores, "\n".join([*lines, speculating_grid(scores).markdown()]))
 

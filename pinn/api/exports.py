@@ -63,7 +63,7 @@ def export_table(
         try:
             ends = find_intervals(configured, find_checkpoint(how.checkpoint))
         except PinnError as error:
-            lines.append(f"the table has no intervals: {error}")
+            lines.append(f"the exported table has no prediction intervals: {error}")
     path = Path(out)
     table.write_table_file(table.export_table(configured, ends), configured.provenance, path)
     return Written(path, (*lines, f"{len(configured):8} configurations written to {out}"))

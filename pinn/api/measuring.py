@@ -70,8 +70,8 @@ class Measured:
     def __str__(self) -> str:
         """Return the text that ``pinn measure`` prints at its end."""
         last = (
-            f"wrote {self.path}: run it with the Python of vLLM on the GPU machine, "
-            "then give the folder that it writes (--out) to 'pinn calibrate --steps'"
+            f"wrote {self.path}: run it on the GPU machine with the Python interpreter of vLLM, "
+            f"then give its output folder (--out) to 'pinn calibrate --steps'"
         )
         return "\n".join([*self.notes, *[last] * self.is_program])
 
@@ -217,7 +217,7 @@ def _design(
     card = wanted.gpu or next(filter(find_gpu, names), None)
     if card is None:
         notes.append(
-            "batches are measured in a default order, because the GPU is unknown: give --gpu"
+            "batches are measured in the default order, because the GPU is unknown: give --gpu"
         )
         return []
     start = Start(None, None, wanted.checkpoint)
@@ -228,12 +228,12 @@ def _design(
             prior = start.prior(deployment, start.coefficients(deployment))
             found = design(deployment, prior, wanted.minutes, asked)
     except PinnError as error:
-        notes.append(f"batches are measured in a default order: {error}")
+        notes.append(f"batches are measured in the default order: {error}")
         return []
     if not fit.fits:
         if not wanted.force:
             raise PinnError(f"{fit.reason}, or measure anyway with --force")
-        notes.append(f"batches are measured in a default order: {fit.reason}")
+        notes.append(f"batches are measured in the default order: {fit.reason}")
         return []
     notes += start.notes
     return [(str(batch), worth) for batch, worth in found]

@@ -73,9 +73,9 @@ def models(contains: str = "", **given: object) -> KnownModels:
 
 #: Explanation of the columns of the table of GPUs.
 _COLUMNS = (
-    "GiB, TB/s: memory size and bandwidth. bf16, fp8, fp4: dense TFLOP/s. link: "
-    "between GPUs, one direction. measured: types of training data on this GPU; "
-    "with none (-), predictions are extrapolated."
+    "GiB, TB/s: memory size and bandwidth. bf16, fp8, fp4: dense TFLOP/s. link: GPU-to-GPU "
+    "bandwidth, one direction. measured: types of training data from this GPU; if none (-), "
+    "predictions are extrapolated."
 )
 
 
@@ -147,7 +147,7 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
 
 
 def _nothing(command: str, contains: str, others: str) -> PinnError:
-    all_of_them = f"see all names with 'pinn {command}', or {others}"
+    all_of_them = f"list all names with 'pinn {command}', or {others}"
     return PinnError(f"no known name contains {contains!r:.80}: {all_of_them}")
 
 

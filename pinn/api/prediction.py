@@ -188,7 +188,9 @@ def predict_many(
     table, reasons = arrow_table(configurations, batch, given)
     if reasons:
         counted = f"{len(reasons):,} of {len(table):,} configurations are refused"
-        warn_user(f"{counted}: the column 'reason' has the reason of each, such as {reasons[0]}")
+        warn_user(
+            f"{counted}: the column 'reason' gives the reason for each, for example: {reasons[0]}"
+        )
     found: pd.DataFrame = table.to_pandas()
     if isinstance(configurations, pd.DataFrame):
         found.index = configurations.index

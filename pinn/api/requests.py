@@ -18,19 +18,20 @@ from pinn.specs.request_media import MOST_AUDIO_S
 
 #: Help of arguments that mean the same in all requests. A request's docstring may override it.
 SHARED = {
-    "model": "Model: a name of 'pinn models' or Hugging Face, or the path of a config.json or its "
-    "folder.",
-    "gpu": "GPU: a name of 'pinn gpus', or the path of a datasheet's JSON file.",
-    "configs": "Configurations: a CSV, YAML or JSON file as of 'pinn coefficients --configs', or a "
-    "grid as text, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
+    "model": "Model: a name from 'pinn models' or Hugging Face, or the path of a config.json file "
+    "or its folder.",
+    "gpu": "GPU: a name from 'pinn gpus', or the path of a datasheet's JSON file.",
+    "configs": "Configurations: a CSV, YAML or JSON file as for 'pinn coefficients --configs', or "
+    "a grid in one string, such as 'model=Llama-3.1-8B gpu=H100,B200 "
+    "tensor_parallel_size=1,2'. "
     "[default: the configurations of the --coefficients files]",
     "images_per_request": "Number of images at the start of each prompt; prompt tokens include "
-    "image tokens. An image is encoded in the step that has its first token.",
+    "image tokens. An image is encoded in the step that processes its first token.",
     "image_size": "Size of each image in pixels.",
-    "audio_seconds": "Length in seconds of each audio clip at the start of each prompt; prompt "
+    "audio_seconds": "Length of each audio clip at the start of each prompt, in seconds; prompt "
     "tokens include audio tokens. [default: no audio]",
-    "audios_per_request": "Number of audio clips of each prompt, with --audio-seconds.",
-    "checkpoint": "File of the trained network. [default: the environment variable "
+    "audios_per_request": "Number of audio clips per prompt; used with --audio-seconds.",
+    "checkpoint": "Checkpoint of the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
 #: Current names of arguments of functions and options of commands, by alternative name.

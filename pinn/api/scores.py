@@ -205,7 +205,7 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
             f"{place} is not a table of kernel errors, which has the columns "
             f"{', '.join(TABLE_COLUMNS)}: give a file of 'pinn kernels score'"
         )
-    caption = "Absolute percentage error, median / mean, by what was held out of the fit:"
+    caption = "Median / mean absolute percentage error, by the data held out of the fit:"
     return ScoreTable(table, f"{caption}\n\n{operator_grid(table).markdown()}")
 
 
@@ -218,5 +218,5 @@ def kernels_mixers() -> ScoreTable:
     from pinn.kernels.heldout import error_grid, mixer_errors
 
     table = mixer_errors()
-    caption = "Absolute percentage error, median / mean, by what was held out of the fit:"
+    caption = "Median / mean absolute percentage error, by the data held out of the fit:"
     return ScoreTable(table, f"{caption}\n\n{error_grid(table).markdown()}")

@@ -44,7 +44,7 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         is_local = listening.is_local(socket)
         if not is_local:
             told = "other machines can reach the service, which has no authentication"
-            warn_user(f"--host {asked.host}: {told}: put a proxy with authentication in front")
+            warn_user(f"--host {asked.host}: {told}: put an authenticating proxy in front of it")
         limits = Limits(asked.timeout, reads_files=is_local or asked.files)
         settings = app.Settings(asked.workers or os.cpu_count() or 1, asked.queue, limits)
         opened = f"listening on {listening.url(socket)} (GET /openapi.json describes all requests)"

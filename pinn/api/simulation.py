@@ -200,7 +200,10 @@ def read_rates(text: str | None) -> list[float]:
     except ValueError:
         found = []
     if not found:
-        fault = f"--rate must be requests/s such as 8, or 1,2,4,8, got {text!r:.60}"
+        fault = (
+            f"--rate must be one or more rates in requests/s, such as 8 or 1,2,4,8, got "
+            f"{text!r:.60}"
+        )
         raise PinnError(f"{fault}: give rates, or omit --rate")
     return found
 
@@ -329,7 +332,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     if found.covariance is None or not run.requests.finished.any():
         return None
     halves = server_half_widths(found, job.deployment, standing_step(run))
-    sentence = f"Calibrated to {source_names(found)}; the calibration gives the intervals."
+    sentence = f"Calibrated to {source_names(found)}; the intervals are from this calibration."
     about = {"sentence": f"{sentence} {ttft_sentence(found)}"}
     return simulated_intervals(job, run, halves, LEVEL, about)
 
@@ -338,9 +341,9 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
-    "sensitivity": "omit --sensitivity, since the coefficients of both types of workers would "
-    "change",
-    "memory_log": "omit --memory-log, since the log applies to a single server",
+    "sensitivity": "omit --sensitivity, because it would change the coefficients of both types of "
+    "workers",
+    "memory_log": "omit --memory-log, because a log applies to a single server",
 }
 
 

@@ -148,7 +148,7 @@ def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> 
     verdicts = []
     for (name, left_out), other in zip(halves.items(), reversed(halves.values()), strict=True):
         fitted = calibrate.calibrate_to(calibrate.chosen(other, settings), prior)
-        where = f"the {name} half of the loads, held out"
+        where = f"held-out {name} half of the loads"
         verdicts.append(_judged(where, left_out, prior, fitted))
     return verdicts
 
@@ -293,7 +293,7 @@ def _left_out(
         beside = np.maximum(noise[out], scale)
         after_spread[out] = np.hypot(found.spread(features[out]), beside)
     ratios, spreads = [before / steps.seconds, after / steps.seconds], [before_spread, after_spread]
-    return judgements("each fifth of the batches, held out", ratios, spreads)
+    return judgements("each fifth of the batches, held out in turn", ratios, spreads)
 
 
 def check_steps(

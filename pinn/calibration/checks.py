@@ -143,9 +143,12 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
     typed = f"--tensor-parallel-size {deployment.serving.tensor_parallel_size}"
     fits = "the model does not fit" if expected is None else f"{expected:,} fit {typed}"
     card = deployment.gpu.name
-    mismatch = f"the server has {blocks:,} KV blocks on each GPU, but {fits} on {card}"
+    mismatch = f"the server has {blocks:,} KV cache blocks per GPU, but {fits} on {card}"
     if not near:
-        yield f"{mismatch}: check --model, as no change of a single flag explains the difference"
+        yield (
+            f"{mismatch}: check --model, because changing a single flag does not explain the "
+            f"difference"
+        )
         return
     # A wrong number of GPUs is listed first, because it is the most frequent mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
@@ -169,8 +172,8 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
     if share is not None and abs(share - taken) > _SAME_SHARE:
         option = f"--gpu-memory-utilization {share:g}"
         yield (
-            f"the logged server ran with {option}, but the flag is {taken:g}: "
-            f"did you mean {option}?"
+            f"according to its log, the server ran with {option}, but the flag is {taken:g}: did "
+            f"you mean {option}?"
         )
     else:
         yield from check_kv_blocks(blocks, deployment)
@@ -315,7 +318,7 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
     shapes = [(m.layers, m.hidden_size, m.vocab_size) for m in (stated, given)]
     if shapes[0] != shapes[1]:
         yield (
-            f"the file has the model {name}, but --model is {given.name}: did you mean "
+            f"the file names the model {name}, but --model is {given.name}: did you mean "
             f"--model {name}?"
         )
 
@@ -324,8 +327,8 @@ def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) 
     percent = int((traces.manifest.get("implausible") or {}).get("kv_usage above 1", 0))
     if percent > _STRAY * len(steps):
         yield (
-            f"KV usage is above 1 in {percent:,} of {len(steps):,} steps, expected a share: if the "
-            "column is in percent, divide it by 100 and ingest again"
+            f"KV cache usage is above 1 in {percent:,} of {len(steps):,} steps, expected a "
+            f"fraction from 0 to 1: if the column is in percent, divide it by 100 and ingest again"
         )
     blocks = steps["kv_blocks_total"].dropna()
     blocks = blocks[blocks > 0]
@@ -335,7 +338,7 @@ def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) 
     common = counts[counts > _STRAY * len(blocks)]
     if common.index.max() > 1.01 * common.index.min():
         sizes = ", ".join(f"{int(n):,}" for n in common.index[:3])
-        yield f"the file has several sizes of the KV cache ({sizes} blocks): {_SEPARATELY}"
+        yield f"the file has several KV cache sizes ({sizes} blocks): {_SEPARATELY}"
     else:
         yield from check_kv_blocks(int(counts.index[0]), deployment)
 
@@ -349,8 +352,8 @@ def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
     is_limit = len(full) >= _AT_LIMIT and full["decode_requests"].nunique() >= _MIXES
     if absurd.any():
         yield (
-            f"{int(absurd.sum()):,} of {len(tokens):,} steps have up to {most:,} tokens, but no "
-            "step has so many tokens: correct or drop these rows"
+            f"{int(absurd.sum()):,} of {len(tokens):,} steps have up to {most:,} tokens, which is "
+            f"implausible: correct or drop these rows"
         )
     elif (tokens > budget).mean() > _STRAY:
         yield (
@@ -359,7 +362,7 @@ def _budget(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
         )
     elif is_limit and most < budget:
         yield (
-            f"{len(full):,} steps have {most:,} tokens and none has more, but "
+            f"{len(full):,} steps have {most:,} tokens and no step has more, but "
             f"--max-num-batched-tokens is {budget}: did you mean "
             f"--max-num-batched-tokens {most}?"
         )
@@ -381,8 +384,8 @@ def _seats(steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:
         )
     elif len(held) >= _AT_LIMIT and (held == most).mean() > 0.9 and most < seats:
         yield (
-            f"in {len(held):,} steps requests wait although only {most} run and the KV cache is "
-            f"not full, but --max-num-seqs is {seats}: did you mean "
+            f"in {len(held):,} steps, requests wait although at most {most} run and the KV cache "
+            f"is not full, but --max-num-seqs is {seats}: did you mean "
             f"--max-num-seqs {most}?"
         )
 
@@ -404,8 +407,8 @@ def _requests(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
     cached = rows["cached_tokens"].fillna(0) > 0
     if not serving.enable_prefix_caching and cached.mean() > _STRAY:
         yield (
-            f"{int(cached.sum()):,} prompts were found in the prefix cache, but prefix caching is "
-            "off: remove --no-enable-prefix-caching"
+            f"{int(cached.sum()):,} prompts hit the prefix cache, but prefix caching is off: "
+            f"remove --no-enable-prefix-caching"
         )
 
 
@@ -415,15 +418,15 @@ def _clock(traces: TraceTables) -> Iterator[str]:
     total = sum(map(int, intervals.values()))
     if still > _STRAY * max(total, 1):
         yield (
-            f"the clock stands still or runs backwards in {still:,} of {total:,} intervals: use "
-            "start times of one host's monotonic clock, in ns"
+            f"the clock stops or runs backwards in {still:,} of {total:,} intervals: use start "
+            f"times in ns from the monotonic clock of one host"
         )
 
 
 def _refused(traces: TraceTables) -> Iterator[str]:
     """Yield a finding if the trace reader dropped many steps with implausible counts."""
     report = (traces.manifest.get("reports") or {}).get("steps") or {}
-    reason = "a count is negative or absurd"
+    reason = "a count is negative or implausibly large"
     odd = int((report.get("refused") or {}).get(reason, 0))
     if odd > _STRAY * max(int(report.get("read", 0)), 1):
         yield (
@@ -440,9 +443,10 @@ def _below_floor(traces: TraceTables) -> Iterator[str]:
     median, floor = check["median_s"], check["floor_median_s"]
     remedy = "check --tensor-parallel-size, --quantization, --model and --gpu"
     if median < _OTHER_UNIT * floor:
-        remedy = "check whether start times are in another unit than ns"
+        remedy = "check that start times are in ns"
     yield (
-        f"steps take {median * 1000.0:.3g} ms, but reading weights and KV cache takes "
+        f"the median step takes {median * 1000.0:.3g} ms, but reading the weights and the KV "
+        f"cache alone takes "
         f"{floor * 1e3:.3g} ms: {remedy}"
     )
 

@@ -71,14 +71,15 @@ def _one_server(runs: Runs) -> Iterator[str]:
     sizes = {r.server.kv_tokens for r in runs if r.server.kv_tokens}
     if sizes and max(sizes) > 1.02 * min(sizes):
         yield (
-            f"the files have servers with KV caches of {min(sizes):,} and {max(sizes):,} tokens: "
+            f"the files are from servers with KV caches of {min(sizes):,} and {max(sizes):,} "
+            f"tokens: "
             "calibrate each server separately"
         )
     seen: dict[tuple[object, ...], str] = {}
     for run in runs:
         key = (run.load, *sorted(run.figures.items()))
         if key in seen:
-            yield f"{run.name} is the same run as {seen[key]}: give the run once"
+            yield f"{run.name} is the same run as {seen[key]}: omit one of the two"
         seen[key] = run.name
 
 
@@ -95,7 +96,7 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
         gpu = find_gpu(server.gpu) if server.gpu else None
         if gpu and gpu.name != deployment.gpu.name:
             found[gpu.name] = (
-                f"the file has the GPU {gpu.name}, but --gpu is {deployment.gpu.name}: did you "
+                f"the file names the GPU {gpu.name}, but --gpu is {deployment.gpu.name}: did you "
                 f"mean --gpu {gpu.name}?"
             )
         found |= _stated_flags(server, deployment.serving)
@@ -138,8 +139,8 @@ def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
 def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
     if run.server.speculative:
         yield (
-            "tokens were drafted and verified, but speculative decoding cannot be calibrated: "
-            "benchmark the server without it"
+            "the server used speculative decoding, which cannot be calibrated: benchmark the "
+            "server without it"
         )
 
 
@@ -160,8 +161,8 @@ def _units(run: BenchmarkRun) -> Iterator[str]:
         known = [run.figures[name] for name in names if name in run.figures]
         if any(b < a * (1 - 1e-9) for a, b in pairwise(known)):
             yield (
-                f"some percentiles of {latency.upper()} are smaller than lower percentiles, so "
-                "the file is damaged or was edited: give the client's original file"
+                f"the percentiles of {latency.upper()} are not in increasing order, so the file "
+                f"is damaged or was edited: give the client's original file"
             )
             return
 
@@ -174,13 +175,15 @@ def _consistent(run: BenchmarkRun) -> Iterator[str]:
     rate = run.load.rate_per_s
     if e2e and expected and abs(e2e / expected - 1) > _LATENCY:
         yield (
-            f"mean E2E is {e2e:.3g} s, but TTFT plus {output:.0f} tokens at mean TPOT gives "
-            f"{expected:.3g} s: check --output-tokens, and whether a chunk has several tokens"
+            f"mean E2E latency is {e2e:.3g} s, but TTFT plus {output:.0f} tokens at mean TPOT "
+            f"gives "
+            f"{expected:.3g} s: check --output-tokens, and whether streamed chunks contain "
+            f"several tokens"
         )
     elif requests and tokens and abs(tokens / requests / output - 1) > _TOKENS:
         yield (
-            f"throughputs give {tokens / requests:.0f} output tokens per request, lengths give "
-            f"{output:.0f}: check --output-tokens, and that clients ignored EOS"
+            f"the throughputs imply {tokens / requests:.0f} output tokens per request, but the "
+            f"lengths imply {output:.0f}: check --output-tokens, and that the client ignored EOS"
         )
     elif requests and rate and requests > rate * (1 + _IN_FLIGHT):
         yield (
@@ -226,16 +229,16 @@ def _floor(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
     gap, ttft = run.typical_s("tpot", "itl"), run.typical_s("ttft")
     if gap is not None and gap < decode:
         yield (
-            f"a token takes {gap * 1e3:.3g} ms, but reading the weights of {deployment.model.name} "
-            f"takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
+            f"the time per output token is {gap * 1e3:.3g} ms, but reading the weights of "
+            f"{deployment.model.name} alone takes {decode * 1e3:.3g} ms at --tensor-parallel-size "
             f"{deployment.serving.tensor_parallel_size}: check --tensor-parallel-size, "
             "--quantization and --gpu, and that speculative decoding is off"
         )
     elif ttft is not None and run.load.prefix is None and ttft < first:
         yield (
-            f"TTFT is {ttft * 1e3:.3g} ms, but the arithmetic of {prompt:.0f} prompt tokens takes "
-            f"{first * 1e3:.3g} ms: check whether prompts repeat (--prompt-groups), --gpu and "
-            "--tensor-parallel-size"
+            f"TTFT is {ttft * 1e3:.3g} ms, but computing {prompt:.0f} prompt tokens takes at "
+            f"least {first * 1e3:.3g} ms: check --gpu, --tensor-parallel-size, and whether "
+            f"prompts repeat (--prompt-groups)"
         )
 
 

@@ -22,16 +22,16 @@ _CAUSES = {
     "ttft": (
         "a server at or beyond saturation, where queue time dominates (omit such loads)",
         "prompts with shared prefixes (--prompt-groups, --shared-tokens)",
-        "time in the client or a gateway before the engine",
+        "time spent in the client or in a gateway before the engine",
         "--max-num-batched-tokens or --max-num-seqs differ from the server's",
     ),
     "tpot": (
         "--gpu, --tensor-parallel-size or --quantization differ from the server's",
-        "speculative decoding that the flags do not state",
-        "a GPU with other workloads or with a power cap",
+        "speculative decoding that is missing from the flags",
+        "other workloads on the GPU, or a power cap",
     ),
     "e2e": (
-        "outputs that ended before their length (--output-tokens)",
+        "outputs shorter than requested (--output-tokens)",
         "a server at or beyond saturation (omit such loads)",
     ),
 }
@@ -91,7 +91,7 @@ def _of_benchmarks(found: BenchmarkCalibration) -> Iterator[MetricError]:
     held = len(found.held_out) > 0
     table = found.held_out if held else found.errors
     names = ", ".join(short_names(found.overloaded).values())
-    cause = f"runs of an overloaded server ({names}), which --force includes" if names else ""
+    cause = f"runs of an overloaded server ({names}), included because of --force" if names else ""
     for figure, rows in table.groupby("figure", sort=False):
         before, after = (_error(rows, side) for side in ("before", "after"))
         key = str(figure).partition("_")[0]

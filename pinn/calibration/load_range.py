@@ -87,7 +87,7 @@ def _outside(
         ends = _short(low) if low == high else f"{_short(low)} to {_short(high)}"
         yield (
             f"the load has {_NAMES[name].format(_short(far))}, but the calibration was fitted to "
-            f"{ends}: errors may be larger than its held-out errors; calibrate with such a load"
+            f"{ends}: errors may exceed its held-out errors; calibrate with a similar load"
         )
 
 

@@ -194,9 +194,12 @@ def ttft_sentence(found: CoefficientSet) -> str:
     """Return a sentence on the held-out TTFTs behind the TTFT interval of a calibration."""
     errors = held_out_ttft_errors(found)
     if not len(errors):
-        return "The TTFT interval was not checked, since the calibration has no held-out TTFT."
+        return "The TTFT interval was not checked, because the calibration has no held-out TTFTs."
     size = 100 * float(np.median(np.abs(np.expm1(errors))))
-    return f"The TTFT interval allows for {len(errors)} held-out TTFTs (median APE {size:.1f} %)."
+    return (
+        f"The TTFT interval accounts for the errors of {len(errors)} held-out TTFTs (median "
+        f"APE {size:.1f} %)."
+    )
 
 
 #: Batch whose step represents the time to first token.
@@ -363,7 +366,7 @@ def _quantities(
 #: (name of a parameter of requests, its unit) -> alphas that it is the sum of; the second alpha is
 #: multiplied by the prompt tokens.
 _REQUEST_PARTS = {
-    ("a request, until it is queued", "s"):
+    ("time until a request is queued", "s"):
         ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
     ("each of its prompt tokens", "s/token"): ("arrival_to_queue.prompt_token",),
     ("its scheduling", "s"): ("queue_to_schedule.constant",),

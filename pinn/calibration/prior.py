@@ -276,7 +276,7 @@ class Start:
         used = find_checkpoint(self.checkpoint)
         prior, missing = checkpoint_prior(used, deployment, start.coefficients)
         if missing:
-            self.notes.append(f"the intervals before the fit are assumed: {missing}")
+            self.notes.append(f"the prior intervals are assumed rather than measured: {missing}")
         return prior
 
     def _surrogate(self) -> Surrogate:

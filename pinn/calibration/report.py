@@ -97,9 +97,9 @@ class CalibratedServer:
 def _remedy(found: AnyCalibration) -> str:
     """Return the remedy for a fit that does not reduce the held-out error."""
     if not isinstance(found, benchmarks.BenchmarkCalibration):
-        return "measure more steps, or other loads"
+        return "measure more steps or different loads"
     if found.overloaded:
-        return "omit --force, so that the runs of an overloaded server are excluded"
+        return "omit --force to exclude the runs of an overloaded server"
     return "measure other loads"
 
 
@@ -148,12 +148,14 @@ def _print_tables(found: AnyCalibration, appended: bool, details: bool) -> None:
     known = [quantity for quantity in found.quantities if quantity.is_determined]
     if details:
         every = _quantities(found.quantities, appended, "all parameters")
-        caption = "parameters: value +- standard error, or (90 % interval) if the latter reaches 0"
+        caption = (
+            "parameters: value +- standard error, or (90 % interval) if the interval includes 0"
+        )
         tables = [*_detail_tables(found), replace(every, caption=caption)]
         if isinstance(found, calibrated.Calibration) and not found.alpha.taught.any():
             say(
-                "alpha (times of a request outside steps) is unchanged, as the traces have no "
-                "complete requests"
+                "alpha (request latency outside engine steps) is unchanged, because the traces "
+                "have no complete requests"
             )
     else:
         best = sorted(known, key=lambda q: q.after_error / abs(q.after))[:_QUANTITIES]
@@ -203,7 +205,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
             _requests(found.alpha.errors),
         ]
     if found.alpha.worse:
-        tables.append(_judged(found.alpha.worse, True, "phases of a request whose fit was dropped"))
+        tables.append(_judged(found.alpha.worse, True, "request phases whose fit was rejected"))
     return tables
 
 
@@ -278,7 +280,7 @@ def _offsets(
 
 def _requests(errors: pd.DataFrame) -> Grid:
     methods = list(dict.fromkeys(errors["method"])) if len(errors) else []
-    caption = "requests of the last 20 %: median absolute error (ms)"
+    caption = "last 20 % of the requests: median absolute error (ms)"
     table = Grid.of("phase", "n", "measured", *methods, caption=caption)
     for phase, rows in errors.groupby("phase", sort=False) if len(errors) else ():
         figures = rows.set_index("method")["error_s"]
@@ -330,7 +332,7 @@ def _figures(found: benchmarks.BenchmarkCalibration) -> Grid:
     fitted = found.errors.set_index(key)["after"].rename("fitted")
     table = rows.drop(columns="after").join(held, on=key).join(fitted, on=key)
     short = short_names(list(table["run"]))
-    caption = "metrics (ms, or per second), and errors of their predictions"
+    caption = "benchmark metrics (ms or 1/s) and their prediction errors"
     sides = ("before", "held out", "fitted")
     grid = Grid.of("run", "metric", "measured", *sides, caption=caption, text=2)
     for row in table.to_dict("records"):

@@ -57,7 +57,7 @@ def evaluate(context: typer.Context, how: requests.SuiteRequest) -> None:
         return
     from pinn.api import evaluating
 
-    with stopping_at_once("finished fits are kept, and the same command continues from them"):
+    with stopping_at_once("completed fits are saved; run the same command to continue"):
         found = evaluating.evaluate(**vars(how))
     if not how.fast:
         typer.echo(found)

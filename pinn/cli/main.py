@@ -13,7 +13,7 @@ _FOLDER = Path(__file__).parent
 _SUMMARY = "Predict the latency and throughput of LLM servers without measuring them."
 HELP = f"""{_SUMMARY}
 
-Flags of the engine are named as in vLLM, or as in the engine of --engine.
+Engine flags have the same names as in vLLM, or as in the engine given with --engine.
 """
 
 #: Output of ``pinn`` without a command: one runnable example of each task.

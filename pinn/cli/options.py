@@ -34,7 +34,7 @@ def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -
     return typer.Option(*names, help=help, callback=check)
 
 
-_JSON_HELP = "Also write the result to this JSON file; with - print only JSON."
+_JSON_HELP = "Also write the result to this JSON file; use - to print only JSON."
 JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_HELP)]
 Details = Annotated[
     bool, typer.Option("--details", help="Print all details instead of one screen.")

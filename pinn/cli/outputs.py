@@ -58,7 +58,7 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
             )
         for other, source in places:
             if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
-                fault = f"{option} {path} would overwrite the file of {other}"
+                fault = f"{option} {path} would overwrite the file given with {other}"
                 raise PinnError(f"{fault}: give another file")
 
 

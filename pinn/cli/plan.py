@@ -106,7 +106,7 @@ def plan(
         raise PinnError("--manifest-row selects the row of --manifest: give --manifest FILE")
     costs = {"price": price or "", "purchase_price": purchase_price or ""}
     with interrupted_once(
-        "the best plan so far follows, if there is one; interrupt again to stop at once"
+        "printing the best plan so far, if there is one; interrupt again to stop immediately"
     ) as signals:
         simulating = vars(where) | {"workers": where.count}
         found = plans.plan(

@@ -19,7 +19,7 @@ def acceptance_line(deployment: Deployment) -> str | None:
     drafts, origin = f"{found.method}, {found.tokens} drafted tokens", recipe.origins["speculation"]
     if not found.acceptance:
         return f"Speculative decoding: {drafts}. Its gain is unknown: {origin.text}."
-    gain = f"{number(found.tokens_per_step)} tokens per request and step"
+    gain = f"{number(found.tokens_per_step)} tokens per request per step"
     drafts = f"Speculative decoding: {drafts}, {gain}"
     if origin.kind == ASSUMED:
         return f"{drafts}. ASSUMED {origin.text} (set it with --speculative-acceptance)."

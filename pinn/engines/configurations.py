@@ -157,7 +157,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     _warn_of_stand_ins(model)
     if found.serving.enable_lora:
         warnings.warn(
-            "step times do not include the kernels of LoRA adapters; only their memory is counted",
+            "the memory of LoRA adapters is included, but step times exclude the adapters' kernels",
             stacklevel=2,
         )
     if warning := beyond_a_machine(found):
@@ -173,18 +173,19 @@ def _model(name: str, precision: str | None) -> ModelSpec:
         remedy = "count the tokens of images and audio as prompt tokens"
         if options := media_options(model.images, model.audio):
             remedy = (
-                "'pinn coefficients', 'breakdown', 'simulate' and 'plan' include such input with "
-                f"{options}; exported files cannot"
+                "'pinn coefficients', 'breakdown', 'simulate' and 'plan' model such input with "
+                f"{options}; exported files do not"
             )
         warnings.warn(
-            f"{name}: times are those of the text model, without its {model.left_out}; {remedy}",
+            f"{name}: times cover only the text model, without its {model.left_out}; {remedy}",
             stacklevel=2,
         )
     if model.bidirectional:
-        told = "the model is an encoder without KV cache: the memory shown for the cache stays free"
-        warnings.warn(
-            f"{name}: {told}; there are no encoder models in the training data", stacklevel=2
+        told = (
+            "the model is an encoder without a KV cache: the memory shown for the cache "
+            "remains unused"
         )
+        warnings.warn(f"{name}: {told}; the training data has no encoder models", stacklevel=2)
     return model if precision is None else with_precision(model, precision)
 
 
@@ -193,7 +194,7 @@ def _warn_of_stand_ins(model: ModelSpec) -> None:
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
-            told = f"kernels in {form} were not measured: kernels in {timed_as} are used instead"
+            told = f"kernels for {form} were not measured: times of {timed_as} kernels are used"
             warnings.warn(f"{model.name}: {told}; weight sizes are exact", stacklevel=3)
 
 

@@ -146,7 +146,7 @@ _CHECKPOINT_TOKENS = {"gated_delta": 64}
 COMPRESSED_BLOCK = 256
 
 _NOT_MODELLED = (
-    "prefix caching of recurrent states, which vLLM caches at block ends, is not modelled: "
+    "prefix caching of recurrent states, which vLLM caches at block boundaries, is not modelled: "
 )
 _OTHERS = "prefix caching of recurrent states is not modelled"
 

@@ -207,7 +207,10 @@ def plain(engine: str, name: str, value: object) -> Read:
         if value not in KV_CACHE_DTYPES:
             return Read(assumed=f"cache format {value}")
     if name == "max_model_len" and str(value).lower() in ("-1", "auto"):
-        return Read(assumed="the longest context that fits is unknown: the model's maximum is used")
+        return Read(
+            assumed="the longest context that fits in KV memory is unknown: the model's "
+            "maximum is used"
+        )
     if name == "speculative_config" and engine != VLLM and str(value).lower() in ("none", ""):
         return NOTHING
     return Read({name: whole_number(value) if isinstance(value, str) else value})
@@ -219,7 +222,8 @@ def _quantization(value: Any, _: str = "") -> Read:
         return NOTHING
     if form not in SCHEMES and form not in quantization_words("flag_methods"):
         return Read(
-            assumed=f"kernels for {value} are unknown: kernels for config.json's format are used"
+            assumed=f"kernels for {value} are unknown: kernels for the format in config.json are "
+            f"used"
         )
     return Read({"precision": form})
 
@@ -232,7 +236,7 @@ def _generation(value: object, _: str = "") -> Read:
     named = {"auto": "auto", "model": "auto", "vllm": "vllm", "openai": "vllm"}
     if str(value) in named:
         return Read({"generation_config": named[str(value)]})
-    return Read(assumed=f"sampling settings in {value} are not read: the model's own are used")
+    return Read(assumed=f"sampling settings in {value} are not read: the model's defaults are used")
 
 
 def _largest_graph(value: object, _: str = "") -> Read:

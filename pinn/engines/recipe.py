@@ -560,10 +560,10 @@ _FAST_LAUNCHES = (0, 19)
 #: Origin, as text, of the setting ``compiled`` in releases before ``_FAST_LAUNCHES``, which launch
 #: more slowly. That was inferred from measured TTFT, not read in the engine's source.
 _SLOW_LAUNCHES = (
-    "vllm before 0.19 compiles its modules, but prompts of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
-    "beyond the graphs took as long in 0.10.2 to 0.18 as without compilation. Inductor's runtime "
-    "assertions, which 0.19.0 turns off (vllm/config/compilation.py), explain a part: about 2 ms "
-    "of a forward pass of DeepSeek-R1"
+    "vllm before 0.19 compiles its modules, but prefills of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
+    "that exceed the CUDA graphs were as slow in 0.10.2 to 0.18 as without compilation. "
+    "Inductor's runtime assertions, which 0.19.0 disables (vllm/config/compilation.py), explain a "
+    "part: about 2 ms per forward pass of DeepSeek-R1"
 )
 
 

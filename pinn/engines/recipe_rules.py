@@ -62,19 +62,25 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
     0.5.14 on.
     """
     if serving.engine == TRTLLM and method in (speculation.NGRAM, speculation.DRAFT_MODEL):
-        reason = "no overlap scheduler with n-grams or a draft model (from memory)"
-        return Origin(recipe.ASSUMED, f"tensorrt_llm: {reason}")
+        reason = (
+            "does not support the overlap scheduler with n-gram or draft-model speculation "
+            "(not verified in its source code)"
+        )
+        return Origin(recipe.ASSUMED, f"tensorrt_llm {reason}")
     if serving.engine != SGLANG:
         return None
     number, has_trees = _release(serving), (serving.speculative_eagle_topk or 1) > 1
     reason = ""
     if method == speculation.NGRAM:
         if number < (0, 5, 14):
-            reason = "0.5.3.post1 to 0.5.13 _handle_ngram: no overlap schedule with n-grams"
+            reason = (
+                "0.5.3.post1 to 0.5.13 disable the overlap scheduler with n-gram speculation "
+                "(server_args.py: _handle_ngram)"
+            )
     elif number < (0, 5, 11):
-        reason = "0.5.3.post1 to 0.5.10 environ.py: SGLANG_ENABLE_SPEC_V2 is off"
+        reason = "0.5.3.post1 to 0.5.10 have SGLANG_ENABLE_SPEC_V2 off by default (environ.py)"
     elif number < (0, 5, 13) and has_trees:
-        reason = "0.5.11 and 0.5.12 server_args.py: no overlap schedule with trees of drafts"
+        reason = "0.5.11 and 0.5.12 disable the overlap scheduler with draft trees (server_args.py)"
     return Origin(recipe.DEFAULT, f"sglang {reason}") if reason else None
 
 
@@ -118,7 +124,7 @@ def _shared_recipe(
         found.take_default(name)
     _settle_speculation(found)
     rules = recipe.SchedulerRules(pads_eager_ranks=False)
-    found.put("scheduler", rules, "only vLLM's rules differ between releases")
+    found.put("scheduler", rules, "scheduler rules differ between releases only in vLLM")
     SETTLERS[serving.engine](found)
     _settle_fused_bytes(found)
     _settle_all_reduce(found)
@@ -222,7 +228,7 @@ def _settle_all_reduce(found: RecipeFields) -> None:
         own, kind = recipe.engine_default(TRTLLM, own.flag, version, found.gpu), recipe.ASSUMED
     latency, source = float(own.value), own.source
     if not found.gpu.has_nvlink:
-        latency, source = 1.0, "no NVLink: every engine runs NCCL beyond two GPUs"
+        latency, source = 1.0, "without NVLink, every engine uses NCCL for more than two GPUs"
     found.put("all_reduce_latency", latency, source, kind)
     # TensorRT-LLM's fused all-reduce kernel also quantizes its result.
     quantizes = found.serving.engine == TRTLLM and found.values["fused_all_reduce"]
@@ -260,5 +266,7 @@ def _settle_speculation(found: RecipeFields) -> None:
         found.put("overlap", False, alone.text, alone.kind)
     if found.serving.engine == SGLANG and found.serving.max_num_seqs is None:
         fewer = max(SGLANG_REQUESTS // found.values["data_parallel_size"], 1)
-        source = "sglang 0.5.3.post1 to 0.5.23: 48 running requests with speculation"
+        source = (
+            "sglang 0.5.3.post1 to 0.5.23 limit running requests to 48 with speculative decoding"
+        )
         found.put("max_requests", fewer, source, recipe.DEFAULT)

@@ -152,7 +152,7 @@ def prediction_layer(d: Deployment) -> Refusal | None:
     named = bool(d.serving.engine_version)
     if found["since"] and (not named or release_of(d) > release(found["absent"])):
         return None
-    return _absent(d, "prediction_layer", found, "draft with a model or by n-grams")
+    return _absent(d, "prediction_layer", found, "use a draft model or n-gram speculation")
 
 
 def draft_model(d: Deployment) -> Refusal | None:

@@ -176,13 +176,13 @@ def beyond_a_machine(d: Deployment) -> str:
     if d.model.moe is not None and gpus <= MACHINE_GPUS:
         gpus, what = (
             gpus * recipe.data_parallel_size,
-            "the exchange of tokens between the experts' GPUs",
+            "the all-to-all communication of expert parallelism",
         )
     if gpus <= MACHINE_GPUS:
         return ""
     return (
-        f"{what} spans {gpus} GPUs, more than a machine of {d.gpu.name} has: communication is "
-        "timed as if within one machine"
+        f"{what} spans {gpus} GPUs, more than one {d.gpu.name} machine has: communication times "
+        f"assume a single machine"
     )
 
 

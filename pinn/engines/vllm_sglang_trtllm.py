@@ -283,7 +283,7 @@ def settle_sglang(found: RecipeFields) -> None:
     exchanges = {"none": recipe.GATHER, DEEPEP: recipe.ALL_TO_ALL}
     found.take("expert_exchange", "moe_a2a_backend", exchanges.__getitem__)
     if serving.enable_dp_attention or serving.moe_a2a_backend == DEEPEP:
-        what = "fused only without attention data parallelism and all-to-all of experts"
+        what = "all-reduce fusion is disabled with data-parallel attention or expert all-to-all"
         found.put("fused_all_reduce", False, f"{_ALIKE} {what}")
     limit, origin = found.look_up("max_cudagraph_capture_size")
     given = serving.max_num_seqs
@@ -306,7 +306,7 @@ def _settle_caches(found: RecipeFields) -> None:
         found.put("overlap", True, f"{origin.text}; --disable-radix-cache", recipe.DEFAULT)
     is_free = serving.kv_cache_dtype == "auto" and found.gpu.compute_capability >= 10.0
     if found.model_type in _SPARSE_TYPES and is_free:
-        source = f"{_ALIKE} KV cache of sparse attention (DSA): fp8_e4m3 from SM100 on"
+        source = f"{_ALIKE} sparse attention (DSA) uses an fp8_e4m3 KV cache on SM100 and later"
         found.put("kv_cache_dtype", "fp8", source, recipe.DEFAULT)
 
 

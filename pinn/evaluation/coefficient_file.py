@@ -51,7 +51,7 @@ def score_file(
 
 def _step_grid(table: pd.DataFrame) -> Grid:
     names = table["coefficients"].unique()
-    caption = "errors of mean step times, %: median / mean / bias"
+    caption = "errors of mean step times (%): median absolute / mean absolute / bias"
     grid = Grid.of("part", "steps", "n", *names, caption=caption, text=2)
     scored = table[table["n"] > 0]
     for (part, kind), rows in scored.groupby(["part", "kind"], sort=False):

@@ -235,7 +235,10 @@ def one_line_errors() -> Iterator[None]:
         if isinstance(error.__cause__, OmegaConfBaseException):
             lines.append(str(error.__cause__).partition("\n")[0])
         reason = " ".join(" ".join(lines).partition("Config search path")[0].split())
-        remedy = "see 'python train.py --help' for choices, '--cfg job' for all keys with values"
+        remedy = (
+            "run 'python train.py --help' to list the choices, or with '--cfg job' to list "
+            "all keys and values"
+        )
         raise PinnError(f"{reason}: {remedy}") from error
 
 

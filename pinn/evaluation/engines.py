@@ -33,7 +33,7 @@ from pinn.training.serving_rows import mean_times
 #: Columns that identify a line in a table of an engine's TPOT and TTFT errors.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
-OTHER_CAMPAIGN = "second measurement campaign, whose client is unknown: TPOT only"
+OTHER_CAMPAIGN = "second measurement campaign (TPOT only, because its benchmark client is unknown)"
 
 
 def engine_rows() -> pd.DataFrame:
@@ -101,8 +101,8 @@ def networks(checkpoint: Path | None = None) -> Networks:
         left_out[loaded.metadata["excluded"]["models"][0]] = loaded.network
     if not left_out:
         warnings.warn(
-            f"{path.parent / 'left_out'} has no networks that held out a model: every row "
-            f"is predicted by {path.name}, which may have been trained on the row's model",
+            f"{path.parent / 'left_out'} has no networks trained without one of the models: every "
+            f"row is predicted by {path.name}, which may have been trained on the row's model",
             stacklevel=2,
         )
     return Networks(load_checkpoint(path).network, left_out)

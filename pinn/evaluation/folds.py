@@ -238,7 +238,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
     table = pd.read_csv(path, dtype={"stage": str})
     if set(table[CHECKPOINT_COLUMN]) != {files.file_sha256(checkpoint)}:
         raise PinnError(
-            f"{path} belongs to another checkpoint than {checkpoint}: publish the table and its "
+            f"{path} belongs to a checkpoint other than {checkpoint}: publish the table and its "
             "checkpoint together"
         )
     if "method" in table:

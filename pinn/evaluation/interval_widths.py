@@ -39,11 +39,10 @@ class IntervalScore:
 
     def __str__(self) -> str:
         return (
-            "90 % intervals, with each group held out of the fit: "
-            f"{100 * self.covered:.0f} % of the measurements are inside; interval "
-            f"score {self.stated:.2f} relative to the checkpoint's constant widths, "
-            f"{self.constant:.2f} relative to refitted constant widths; "
-            f"lowest coverage: {self.worst}, {100 * self.worst_covered:.0f} %."
+            "90 % intervals, with each group held out of the fit in turn: coverage "
+            f"{100 * self.covered:.0f} % (lowest: {100 * self.worst_covered:.0f} %, {self.worst}); "
+            f"interval score relative to the checkpoint's constant widths {self.stated:.2f}, "
+            f"relative to refitted constant widths {self.constant:.2f}."
         )
 
 

@@ -62,8 +62,8 @@ def read_measured(config: ExperimentConfig) -> Measured:
         )
     else:
         note(
-            "no serving runs: training on kernels and measured deployments only "
-            "(runs.path=FILE or PINN_SERVING_RUNS gives their file)"
+            "no serving runs: training only on kernels and measured deployments (to add serving "
+            "runs, give their file with runs.path=FILE or PINN_SERVING_RUNS)"
         )
     return Measured(observations, serving_rows(observations), runs, manifest, report)
 

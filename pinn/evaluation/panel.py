@@ -73,7 +73,8 @@ LEDGER = ("date", "checkpoint", "what", "panel")
 BETTER = "better, and no group is worse by more than its noise"
 NOT_BETTER = "not better"
 ADOPTED = (
-    "adopted: the error of the mechanism's own group is halved, and the scorecard is not worse"
+    "adopted: the error of the group that the mechanism affects is halved, and the scorecard is "
+    "not worse"
 )
 NOT_ADOPTED = "not adopted"
 
@@ -267,7 +268,10 @@ def _verdict(table: pd.DataFrame) -> str:
     verdict = BETTER if panel <= 1 - SURE else NOT_BETTER
     is_worse = _rejected(1 - groups["worse"].to_numpy()) & (groups["difference"] > WORSE)
     if worse := groups.loc[is_worse, "group"].tolist():
-        return f"{verdict.partition(',')[0]}; groups worse by more than noise: {', '.join(worse)}"
+        return (
+            f"{verdict.partition(',')[0]}; groups worse by more than their noise: "
+            f"{', '.join(worse)}"
+        )
     return verdict
 
 

@@ -163,7 +163,7 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
     scores = pd.read_csv(path, dtype={"stage": str})
     if CHECKPOINT_COLUMN in scores and set(scores[CHECKPOINT_COLUMN]) != {file_sha256(checkpoint)}:
         raise PinnError(
-            f"{path} belongs to another checkpoint than {checkpoint}: train the checkpoint again"
+            f"{path} belongs to a checkpoint other than {checkpoint}: train the checkpoint again"
         )
     methods = old_names.current_texts(scores["method"], old_names.METHODS, str(path))
     held_out = scores[methods == NETWORK + HELD_OUT]

@@ -102,7 +102,7 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
     try:
         errors = compare_errors(*sides)
     except PinnError as error:
-        lacking = f"no errors against measurements are in {' and '.join(without)}"
+        lacking = f"no errors against measurements in {' and '.join(without)}"
         remedy = (
             "compare checkpoints with held-out errors, evaluations, or files of 'pinn calibrate'"
         )

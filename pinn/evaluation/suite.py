@@ -25,7 +25,7 @@ from pinn.training.data.splits import deployment_keys
 from pinn.training.kernel_data import fitted_surrogates
 
 #: Description of the evaluation data, shown below every table.
-EVIDENCE = "4 models of measured deployments and 6 models of serving runs"
+EVIDENCE = "4 models with measured deployments and 6 models with serving runs"
 
 #: Methods that cannot be ranked first, because they were trained on the rows that they predict or
 #: on kernels of held-out models.

@@ -13,13 +13,13 @@ from pinn.evaluation.metrics import GROUPS
 from pinn.measurements.runs.measured_runs import FIGURES
 
 #: Definition of the errors in all tables of this module.
-CAPTION = "absolute percentage error; bias is the median signed error; n rows"
+CAPTION = "absolute percentage error; bias: median signed error; n: number of rows"
 
 #: Explanation of the columns of a table of decisions.
 DECISIONS_CAPTION = (
-    "Deployments picked by the best predicted throughput per GPU within a TPOT "
-    "limit. Loss: percent of the best measured throughput that the pick lacks, "
-    "100 % if it exceeds the limit by over 5 % (missed)."
+    "Deployments with the best predicted throughput per GPU within a TPOT limit. Loss: shortfall "
+    "from the best measured throughput in percent, or 100 % if the measured TPOT exceeds the "
+    "limit by over 5 % (missed)."
 )
 
 #: Headings of the columns in the overview table, by prediction method.

@@ -19,7 +19,7 @@ from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.workload import Workload
 
 #: Versions of BLIS (inference-sim) that can read the exported files.
-BLIS_STATE = "inference-sim up to f90a1e3a of 2026-08-22; later versions need --target kernel"
+BLIS_STATE = "inference-sim up to commit f90a1e3a (2026-08-22); later versions need --target kernel"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
 #: Default of the maximum accepted relative error of BLIS's step times.
@@ -49,14 +49,16 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "mean_step_us": round(vector.mean_step_us, 1),
         "median_step_error": round(vector.projection.median_error, 5),
         "zeroed": list(vector.projection.zeroed),
-        "decodes": f"{vector.decodes:.1f} decodes per step (mean); valid: {low:.1f} to {high:.1f}",
+        "decodes": f"{vector.decodes:.1f} decode requests per step on average; valid from "
+        f"{low:.1f} to {high:.1f}",
         "worst_batches": {kind: str(batch) for kind, batch in vector.kinds.items()},
         "prompts": f"at most {vector.prompts} prompts per step in 99 % of the steps with prompts",
     }
     if vector.shared:
         facts["shared_prompts"] = (
-            f"prompts that this load shares save {100 * vector.shared:.1f} % of step time in the "
-            "coefficients: for loads without shared prompts, the resulting step times are too short"
+            f"the shared prompts of this load reduce step times by {100 * vector.shared:.1f} %, "
+            f"which the coefficients include: for loads without shared prompts, step times are "
+            f"too short"
         )
     for name, errors, sign in (
         ("step", vector.step_errors, ""),
@@ -282,6 +284,6 @@ def _print_errors(found: list[list[blis_vectors.BlisVector]]) -> None:
         worst = max(each, key=lambda v: abs(v.worst.error))
         median = 100 * np.median([abs(v.worst.error) for v in each])
         print(
-            f"worst step time error of BLIS, coefficients {name}:\n"
-            f"  median over {len(found)} configurations {median:.1f} %, worst {worst.worst}"
+            f"largest step time error of BLIS (coefficients: {name}):\n"
+            f"  median over {len(found)} configurations {median:.1f} %, largest {worst.worst}"
         )

@@ -127,8 +127,9 @@ def _write_set(
     print(f"{name}\n  {errors}")
     release, digest = engine_release(deployment), _digest(configured)
     rationale = (
-        f"projected from {configured.provenance.get('exporter', 'pinn')}, coefficients of "
-        f"{configured.sources[row]}, checkpoint {digest[:16]}, step times of {release}"
+        f"projected from coefficients of {configured.sources[row]} by "
+        f"{configured.provenance.get('exporter', 'pinn')} (checkpoint {digest[:16]}, step times "
+        f"of {release})"
     )
     facts = {
         "kernel": KERNEL, "engine": release, "checkpoint_sha256": digest,
@@ -151,7 +152,7 @@ def _refusal(name: str, errors: KernelErrors, limit: ErrorLimit) -> str:
         bounds.append(f"a median of {100 * limit.median:g} %")
     bounds.append(f"{100 * limit.worst:g} % for any step")
     return (
-        f"{name}: step times by the formula of BLIS's kernel would have a median APE of "
+        f"{name}: step times from the formula of BLIS's kernel would have a median APE of "
         f"{100 * np.median(size):.1f} % and errors of up to {100 * size.max():.1f} %, beyond "
         f"{' or '.join(bounds)} ({errors}): set --worst-error above these errors, or use the Go "
         "adapter with 'pinn export table', which has no such error"

@@ -72,7 +72,7 @@ class Noise:
             f"{metric.upper()} {_percent(-half)} to {_percent(half)}"
             for metric, half in self.half_widths.items()
         )
-        return f"noise within the 90 % intervals of {self.source}: {ends}"
+        return f"random noise within the 90 % intervals of {self.source}: {ends}"
 
 
 def _percent(log_factor: float) -> str:

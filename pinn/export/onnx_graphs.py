@@ -115,7 +115,8 @@ def metadata(checkpoint: Checkpoint, provenance: dict[str, object]) -> dict[str,
         "units": {
             "descriptors": "as pinn.surrogate.featurizer",
             "rates": "natural logarithm of (GPU's peak rate / H100 SXM's)",
-            "features": "seconds at peak rates if beta's unit is 1, else a count",
+            "features": "seconds at peak rates if the coefficient (beta) is dimensionless, else a "
+            "count",
             "step_time_s": "s",
             "step_time_us": "us",
         },

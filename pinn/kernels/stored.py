@@ -122,7 +122,7 @@ Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
 Structure = Mapping[str, Any]
 #: Version of both files; it increases when a network's inputs or the layout of the files change.
 LAYOUT = 5
-_FIT_ANEW = "fit the kernel surrogates again with 'python scripts/fit_surrogates.py'"
+_FIT_ANEW = "refit the kernel surrogates with 'python scripts/fit_surrogates.py'"
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:

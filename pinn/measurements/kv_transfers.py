@@ -175,7 +175,9 @@ def _of_pages(pages: Sequence[Page], paths: Sequence[Path]) -> KvTransfers:
         for way in _SERIES:
             size, seconds, count = (a - b for a, b in zip(after[way], before[way], strict=True))
             if min(size, seconds, count) < 0:
-                refused["a counter decreases, as the server was restarted between two pages"] += 1
+                refused[
+                    "a counter decreases, because the server was restarted between two scrapes"
+                ] += 1
             elif not (count and seconds):
                 refused[f"no {way} in between"] += 1
             else:

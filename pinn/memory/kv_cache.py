@@ -139,7 +139,7 @@ def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStart
         f"one request of --max-model-len {longest} needs {needed} KV cache blocks "
         f"of {size} tokens ({needed * layout.block_bytes / GIB:.2f} GiB), but the GPU "
         f"has room for {layout.blocks} blocks",
-        f"use --max-model-len {max(fitting - 1, 0)} or less by the estimate, a higher "
+        f"use --max-model-len {max(fitting - 1, 0)} or less (estimated), a higher "
         "--gpu-memory-utilization or more GPUs",
     )
 

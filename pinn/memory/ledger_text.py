@@ -78,7 +78,7 @@ def _peak_source(found: StartUp) -> str:
     recipe, held = found.deployment.recipe, found.ledger.reserve
     if held.sampler >= held.forward:
         requests = min(recipe.max_requests, recipe.token_budget)
-        return f"peak of the sampler for {requests:,} requests"
+        return f"peak memory of the sampler for {requests:,} requests"
     return f"a step of {recipe.token_budget:,} tokens"
 
 
@@ -98,7 +98,7 @@ def log_grid(found: StartUp) -> Grid:
     """
     name = found.deployment.serving.engine
     logged = [Column("logged", False)] if found.log else []
-    grid = Grid.of(Column(f"{name} would log at start, for one GPU", True), *logged)
+    grid = Grid.of(Column(f"predicted start-up log of {name}, for one GPU", True), *logged)
     for line, told in _lines(found):
         grid.add(line, *([told] if found.log else []))
     return grid

@@ -129,7 +129,7 @@ class StartUp:
             return (
                 f"memory: the engine starts, with {self._cache_text()}{fewest if smallest else ''}"
             )
-        remedy = f"it starts with {others}" if others else "no change of a single flag helps"
+        remedy = f"it starts with {others}" if others else "changing a single flag does not help"
         if len(self.remedies) > 1:
             remedy = f"the engine starts with any of {others}"
         reason = self._cache_text() if fit.fits else fit.fault

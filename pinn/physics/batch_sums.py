@@ -286,7 +286,7 @@ def beyond_taught(batch: Batch) -> list[str]:
         ("cached tokens in total", cached, MAX_CACHED_TOKENS),
     )
     beyond = [(what, got, most) for what, got, most in bounds if got > most]
-    return [f"{got:,} {what}, in the training data at most {most:,}" for what, got, most in beyond]
+    return [f"{got:,} {what} (at most {most:,} in the training data)" for what, got, most in beyond]
 
 
 def sample_batches(

@@ -194,11 +194,12 @@ def _sized(
     """Return the minimum number of replicas, or the reason why no number meets the SLO."""
     candidate = trials.candidate
     if rate.per_s == 0:
-        return Infeasible(candidate.label, "meets the SLO at no rate on the whole load")
+        return Infeasible(candidate.label, "does not meet the SLO at any rate over the whole load")
     if rate.fails_per_s is None:
         sent = len(trials.load.at(rate.per_s))
         why = (
-            f"runs all {sent:,} requests at once: a longer load is needed to find its maximum rate"
+            f"can run all {sent:,} requests at once: a longer load is needed to find its maximum "
+            f"rate"
         )
         return Infeasible(candidate.label, why)
     size = fleet.fewest_replicas(trials, rate.per_s, problem, budget)
@@ -207,8 +208,8 @@ def _sized(
     sized = fleet.with_probability(size, trials, problem)
     if sized is None:
         why = (
-            f"{fleet.many(size.replicas, candidate)} meet the SLO as predicted, but no fleet "
-            f"within the limits does with --min-probability {problem.min_probability:g}"
+            f"{fleet.many(size.replicas, candidate)} are predicted to meet the SLO, but no fleet "
+            f"within the GPU limits meets it with --min-probability {problem.min_probability:g}"
         )
         return Infeasible(candidate.label, why)
     gpus = sized.replicas * candidate.gpus

@@ -131,16 +131,16 @@ def _notes(plan: Plan, row: int) -> list[str]:
     """Return YAML comments on the objects' purpose, and on values that the user must complete."""
     choice = plan.choices[row - 1]
     rate = plan.ask.rate_per_s
-    asked = "as many requests as meet the SLO" if rate is None else f"{rate:g} requests/s"
+    asked = "the maximum rate within the SLO" if rate is None else f"{rate:g} requests/s"
     lines = [
         f"{plan.ask.model}: {asked}; {'; '.join(plan.ask.limits)}",
         f"{choice.replicas} x {choice.label}{_cost_and_chance(choice)}",
         deployed(plan, row),
         *unfinished(plan),
         *choice.assumptions,
-        "Secret hf-token (key token) gives access to gated models; it is optional.",
-        "The claim keeps downloaded models. Its storage class has to offer its access mode; "
-        "ReadWriteMany is shared by pods on several nodes.",
+        "The optional Secret hf-token (key: token) gives access to gated models.",
+        "The PersistentVolumeClaim stores downloaded models. Its storage class must support its "
+        "access mode; pods on several nodes need ReadWriteMany.",
     ]
     if choice.replicas > 1 or choice.pools:
         lines.append(
@@ -150,7 +150,7 @@ def _notes(plan: Plan, row: int) -> list[str]:
         )
     by_chance = [each.point for each in choice.fleets[:-1] if each.routing == RANDOM]
     lines += [
-        f"Behind random routing, as of a Service, the SLO is {'met too' if p.holds else 'missed'}."
+        f"With random routing, as by a Service, the SLO is {'also met' if p.holds else 'missed'}."
         for p in by_chance
     ]
     if choice.pools:

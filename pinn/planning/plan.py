@@ -60,10 +60,10 @@ class PlanRequest:
     }
     #: Flag that has another meaning or no meaning in a plan -> changes of its declaration.
     RESTATED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "replicas": {"help": "Minimum number of replicas of every row, such as 2 to survive the "
-                     "loss of one."},
-        "router": {"help": "Rule by which a router sends requests to the replicas. Each engine "
-                   "then spreads its requests over its data-parallel ranks.",
+        "replicas": {"help": "Minimum number of replicas in every plan, such as 2 to tolerate the "
+                             "loss of one."},
+        "router": {"help": "Routing policy for requests to replicas. Each engine then distributes "
+                           "its requests over its data-parallel ranks.",
                    "shown": LEAST_REQUESTS},
         "num_prompts": {"shown": "rate x duration"},
         "duration": {"shown": "600, without --num-prompts"},
@@ -118,7 +118,7 @@ _MORE = {
 }
 #: Reasons why replicas may sustain a lower rate together than separately, by router.
 _LESS = {
-    LEAST_REQUESTS: "the number of requests in flight does not tell how long each will take",
+    LEAST_REQUESTS: "the number of requests in flight does not indicate how long each will take",
     ROUND_ROBIN: "round-robin routing ignores how long each request takes",
     PREFIX_AWARE: "some replicas get more than their share because of prefixes",
     RANDOM: "some replicas get more than their share by chance",
@@ -126,8 +126,8 @@ _LESS = {
 
 #: Clause on what the probability of meeting the SLO with disaggregated P/D does not account for.
 POOLS_UNSURE = (
-    "the probability accounts for the prediction error of each kind of worker; "
-    "the error of both together was never measured"
+    "the probability accounts for the prediction errors of prefill and of decode workers; the "
+    "error of both together was never measured"
 )
 
 
@@ -235,9 +235,8 @@ class Point:
             return ""
         return (
             f"At this rate the load lasts {number(self.lasts_s)} s, less than "
-            f"{LEAST_ANSWERS} times its mean E2E latency, so no probability is "
-            "given: under a lasting load the maximum rate is lower. Plan with a "
-            "longer load."
+            f"{LEAST_ANSWERS} times its mean E2E latency, so no probability is given: under a "
+            f"sustained load, the maximum rate is lower. Plan with a longer load."
         )
 
 
@@ -401,7 +400,7 @@ class Choice:
         if not self.fails_first:
             return ""
         limit = self.fails_first.replace(": ", " with ")
-        return f"Missed first at higher rates: {limit} (bottleneck: {self.limited_by})"
+        return f"First limit missed at higher rates: {limit} (bottleneck: {self.limited_by})"
 
     @property
     def seen(self) -> Point:

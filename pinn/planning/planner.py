@@ -155,7 +155,9 @@ def _fits_nowhere(
         last = f"{misfits[-1].label}: {misfits[-1].reason}"
     else:
         most = "" if space.most_gpus is None else f" within --max-gpus {space.most_gpus}"
-        last = f"the engine starts with none of the candidates on {', '.join(space.gpus)}{most}"
+        last = (
+            f"the engine does not start with any of the candidates on {', '.join(space.gpus)}{most}"
+        )
     fit = nearest_fit(space, problem.workload)
     # The reason why a candidate does not fit already contains advice.
     advice = "" if misfits else "; give other GPUs, or other combinations with --candidates"

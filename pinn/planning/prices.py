@@ -43,7 +43,7 @@ class Price:
             return ""
         return (
             f"{number(self.per_hour)} = {exact(self.purchase)} / ({exact(self.years)} years x "
-            f"{HOURS_PER_YEAR:,} hours), without power and space"
+            f"{HOURS_PER_YEAR:,} hours), excluding power and space"
         )
 
 
@@ -155,7 +155,7 @@ def _from_file(path: Path) -> Iterator[tuple[str, Price]]:
                 yield name, bought(purchase, years)
             case _:
                 fault = (
-                    "the prices must be positive: one per hour, or one of the purchase with years"
+                    "prices must be positive: give a price per hour, or a purchase price with years"
                 )
                 raise PinnError(f"{path}: {where}: {fault}: {_LAYOUT}")
 

@@ -127,8 +127,8 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
         gpus = candidate.gpus * max(-(-asked // rate_per_s), problem.least_replicas)
         if gpus > problem.max_gpus:
             return f"needs about {gpus:.0f} GPUs, more than --max-gpus {problem.max_gpus}: {alone}"
-    what = "an hour" if is_price else "GPUs"
-    per = "" if asked is not None else " for each request per second"
+    what = "per hour" if is_price else "GPUs"
+    per = "" if asked is not None else " per request/s"
     return f"not among the {top} cheapest (--top): {alone}, so {number(expense)} {what}{per}"
 
 

@@ -171,8 +171,8 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += counts(plan, len(_shown(plan)))
     if first.seen.preemptions:
         lines.append(
-            f"Preemptions of row 1 at the planned rate: {first.seen.preemptions:,}, because its "
-            "batches exceed the KV cache."
+            f"Row 1 has {first.seen.preemptions:,} preemptions at the planned rate, because its "
+            f"batches exceed the KV cache."
         )
     if out is not None:
         names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
@@ -199,8 +199,8 @@ def _with_headroom(plan: Plan) -> list[str]:
     on_each = parse_slo(ask.slo).goodput is not None
     return [
         f"With headroom, at {ask.sized_rate_per_s:g} requests/s: "
-        f"{_values(first.with_headroom, on_each)}; the table's limits and P(SLO met) are for "
-        f"{exact(ask.rate_per_s)}."
+        f"{_values(first.with_headroom, on_each)}; the table shows limits and P(SLO met) at "
+        f"{exact(ask.rate_per_s)} requests/s."
     ]
 
 
@@ -214,7 +214,8 @@ def _at_interval_ends(plan: Plan) -> list[str]:
     level = f"{100 * (first.fleet_rate.level or LEVEL):.0f} %"
     asked = f"at {exact(plan.ask.rate_per_s or 0.0)} requests/s"
     return [
-        f"Times at the upper end of their {level} interval, {asked}: {slow}; lower end: {fast}."
+        f"With times at the upper bound of their {level} interval, {asked}: {slow}; at the "
+        f"lower bound: {fast}."
     ]
 
 

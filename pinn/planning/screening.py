@@ -385,14 +385,17 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
     for b in (other.deployment.recipe for other in unfilled):
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)
         if alike and a.max_requests > b.max_requests:
-            return f"equal to a limit of {b.max_requests} requests per step, which is never reached"
+            return (
+                f"same result as with a limit of {b.max_requests} requests per step, which is "
+                f"never reached"
+            )
     return None
 
 
 def _too_low(rate: float, best: float) -> str:
     if rate == 0 and best == 0:
-        return "meets the SLO at no rate"
+        return "does not meet the SLO at any rate"
     return (
-        f"screened maximum rate below {number(best)} requests/s, which other scheduler settings "
-        "reach on as few requests"
+        f"screened maximum rate below {number(best)} requests/s, the best rate of other scheduler "
+        f"settings on this hardware"
     )

@@ -176,7 +176,7 @@ class Search:
             gpus = best.size.replicas * candidate.gpus
             parts.append(f"best so far {gpus} x {candidate.deployment.gpu.name}")
         if self.rows:
-            parts.append(f"evaluated {len(self.rows)} of {len(fleets)} rows")
+            parts.append(f"evaluated {len(self.rows)} of {len(fleets)} fleets")
         left_s = self.budget.left_s
         parts += [f"{left_s:.0f} s left"] if left_s < float("inf") else []
         return ", ".join(parts)

@@ -52,7 +52,7 @@ def unfinished(plan: Plan) -> list[str]:
     why = (
         "Interrupted"
         if plan.stopped == INTERRUPT
-        else "The time budget was used up (--time-budget)"
+        else "The time budget (--time-budget) was used up"
     )
     late = sum(each.reason.startswith(NOT_EVALUATED) for each in plan.left_out)
     partial = sum(choice.is_partial for choice in plan.choices)
@@ -61,7 +61,7 @@ def unfinished(plan: Plan) -> list[str]:
     parts = [untried] * (plan.untried > 0)
     parts += [f"{late:,} not evaluated"] * (late > 0)
     parts += [amount(partial, "row is incomplete", "rows are incomplete")] * (partial > 0)
-    more = "the same command continues from here"
+    more = "run the same command to continue"
     if plan.left_s is not None and plan.stopped != INTERRUPT:
         more += f"; about {plan.left_s / 60:,.1f} min more are needed for all candidates"
     return [f"{why}: {', '.join(parts)}; {more}."]

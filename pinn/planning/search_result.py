@@ -144,7 +144,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
                 f"infeasible: on an idle server of {label}, a request takes "
                 f"{excess:.2f} times as long as the SLO allows"
             )
-        return "meets the SLO at no rate"
+        return "does not meet the SLO at any rate"
     if own:
         return f"{NOT_TRIED}: {_why_ended(search)}"
     unfit = [each for each in misfits if each.gpu == gpu]
@@ -153,7 +153,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
     most = (
         "" if search.problem.max_gpus is None else f" within --max-gpus {search.problem.max_gpus}"
     )
-    return f"the engine starts with no candidate on this GPU{most}"
+    return f"the engine does not start with any candidate on this GPU{most}"
 
 
 def _frontier(search: Search) -> list[FrontierPoint]:

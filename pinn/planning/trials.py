@@ -167,7 +167,7 @@ class Trials:
     def run_of(self, workload: Workload) -> Run:
         """Return the run of one replica under a given load, without an early stop."""
         run = self._simulate(workload, self.candidate.engine)
-        assert run is not None, "a simulation without early stop did not end"
+        assert run is not None, "a simulation without early stop did not complete"
         return run
 
     def fleet(

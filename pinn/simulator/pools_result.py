@@ -90,7 +90,7 @@ class PoolsSimulation(Served):
     def assumptions(self) -> list[str]:
         """Return the assumptions of the simulation of two pools, one clause each."""
         return [
-            "KV transfers start after the prefill and do not overlap it",
+            "KV transfers start after the prefill, without overlapping it",
             "each worker's link carries one transfer at a time",
             "the decode worker recomputes the last prompt token and generates "
             "the first token, as with vLLM's NixlConnector"

@@ -122,7 +122,7 @@ def _token_rate(run: Run, found: Mapping[str, float]) -> str:
 
 def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
     rows = {
-        "queue": f"{found['waiting_mean']:.2f} requests left waiting per step, "
+        "queue": f"{found['waiting_mean']:.2f} requests waiting per step on average, "
         f"{found['waiting_max']:,} at most; {found['running_max']:,} running at most",
         "preemptions": f"{found['preemption_count']:,} "
         f"({found['recomputed_tokens']:,} tokens recomputed)",
@@ -139,7 +139,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
     if "drafted_tokens" in found:
         rows["drafts"] = (
             f"{100 * found['acceptance_rate']:.1f} % of {found['drafted_tokens']:,} drafted tokens "
-            f"accepted; {found['tokens_per_decode']:.2f} tokens per request and decode step"
+            f"accepted; {found['tokens_per_decode']:.2f} tokens per request per decode step"
         )
     return rows
 
@@ -174,5 +174,7 @@ def print_sensitivity(found: Sensitivity) -> None:
     for name, share in sorted(shares, key=lambda pair: -abs(pair[1]))[:_MOST]:
         if abs(share) >= _PRINTED:
             table.add(name, f"{share:+.3f} %")
-    page().print(f"{found.figure} is {found.value:,.4g}. Its change if a coefficient grows by 1 %:")
+    page().print(
+        f"{found.figure} is {found.value:,.4g}. Its change if a coefficient increases by 1 %:"
+    )
     page().print(table)

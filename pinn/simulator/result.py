@@ -106,7 +106,7 @@ class Served:
         return printed(self.print_report)
 
 
-_ENDS = "90 % intervals: simulations at the bounds of step time and KV cache."
+_ENDS = "90 % intervals: from simulations at the bounds of step time and KV cache size."
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,8 @@ class Simulation(Served):
         if found.slow_end_unserved > 1 - served:
             share = f"{100 * found.slow_end_unserved:.0f} %"
             lines.append(
-                f"With step times at the slow end of their interval, {share} of the requests are "
-                "not served in time."
+                f"With step times at the upper bound of their interval, {share} of the requests "
+                f"are not served in time."
             )
         return [*lines, str(found.distance["sentence"])]
 
@@ -228,6 +228,6 @@ class Simulation(Served):
         if ends is None or held <= ends[0]:
             return []
         return [
-            f"At the edge of the KV cache: the run uses {held:,} of {blocks:,} predicted blocks; "
+            f"The KV cache is nearly full: the run uses {held:,} of {blocks:,} predicted blocks; "
             f"a real server may have {ends[0]:,} to {ends[1]:,} blocks."
         ]

@@ -273,12 +273,12 @@ def left_behind(run: Run) -> str | None:
     most = run.workload.concurrency
     if most is not None:
         return (
-            f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one "
-            f"was due, with at most {most:,} in flight"
+            f"overloaded: {left:,} of {sent:,} requests{of_stage} were still waiting when the "
+            f"last one was due, with at most {most:,} in flight"
         )
     return (
-        f"overloaded: {left:,} of {sent:,} requests{of_stage} still waited when the last one "
-        "arrived, so latencies grow with the length of the load"
+        f"overloaded: {left:,} of {sent:,} requests{of_stage} were still waiting when the last "
+        f"one arrived, so latencies grow with the length of the load"
     )
 
 

@@ -53,7 +53,7 @@ class SteadyState:
         if self.begin_s is None:
             return "not reached: too few requests, or no stable number of requests in flight"
         return (
-            f"from {self.begin_s:,.1f} s to {self.end_s:,.1f} s, the last arrival: "
+            f"from {self.begin_s:,.1f} s to the last arrival at {self.end_s:,.1f} s: "
             f"{self.in_flight:,.1f} requests in flight, {self.output_tokens_per_s:,.0f} output "
             "tokens/s"
         )

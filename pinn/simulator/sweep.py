@@ -80,9 +80,9 @@ class RateSweep:
         highest = self.highest_rate_per_s
         does, up_to = ("meets the SLO", " up to") if self._decided else ("keeps up", " with")
         if highest is None and self._decided:
-            return f"The server meets the SLO at none of {rates} requests/s"
+            return f"The server does not meet the SLO at any of {rates} requests/s"
         if highest is None:
-            return f"The server keeps up at none of {rates} requests/s"
+            return f"The server does not keep up at any of {rates} requests/s"
         last = ", the highest" if highest == self.rates_per_s[-1] else ""
         return f"The server {does}{up_to} {highest:g} requests/s{last} of {rates}"
 

@@ -117,7 +117,7 @@ def parse_batch(text: str) -> Batch:
     True
     """
     parts, most = text.count("+") + 1, documents.MOST_BATCH_PARTS
-    check_size(parts, most, "the number of parts of the batch", "join equal requests")
+    check_size(parts, most, "the number of parts of the batch", "merge equal requests")
     batch = sum((_parse_part(part.strip()) for part in text.split("+")), Batch())
     if not len(batch):
         raise PinnError(f"the batch {text!r:.60} is empty: give at least one request")

@@ -182,7 +182,7 @@ class Flag:
     def _refusal(self, expected: str, value: object, name: str = "") -> PinnError:
         remedy = self.remedy
         if not remedy and self.default_text:
-            remedy = f"omit the flag for the default, {self.default_text}"
+            remedy = f"omit the flag to use the default, {self.default_text}"
         remedy = remedy or "give a value, or omit the flag"
         got = written(value) if isinstance(value, int) and abs(value) > MOST_FLAG else repr(value)
         return PinnError(f"{name or self.option} must be {expected}, got {got}: {remedy}")

@@ -81,7 +81,7 @@ class GpuSpec:
         for kind, value in peaks.items():
             if value != 0 and not _LEAST_FLOP_PER_S <= value <= MOST_DATASHEET:
                 rates = f"{_LEAST_FLOP_PER_S:g} to {MOST_DATASHEET:g} FLOP/s"
-                rule = f"the {kind} rate must be 0 or {rates} (989 TFLOP/s are 9.89e14)"
+                rule = f"the {kind} rate must be 0 or {rates} (989 TFLOP/s is 9.89e14)"
                 raise misfit(f"GPU {self.name}: {rule}", value)
 
     def __hash__(self) -> int:
@@ -186,7 +186,7 @@ def _number(
         if key in values:
             value = values[key]
             if not is_finite(value) or not 0 < value * unit <= MOST_DATASHEET:
-                rule = f"{key} must be a positive number in the unit of its key"
+                rule = f"{key} must be a positive number in the unit that its name states"
                 raise misfit(f"{source}: GPU {name}: {rule}", value)
             return value * unit
     return None
@@ -210,7 +210,7 @@ def _overridden(
     known: GpuSpec, stated: Mapping[str, Any], peaks: Mapping[str, float], source: str
 ) -> GpuSpec:
     read = ", ".join(sorted([*stated, *(f"{kind} rate" for kind in peaks)])) or "nothing"
-    said = f"{read} from {source}; all other values are those of {known.name}: {known.source}"
+    said = f"{read} from {source}; all other values are from {known.name}: {known.source}"
     rates = {**known.peak_flop_per_s, **peaks}
     return replace(known, **stated, peak_flop_per_s=rates, source=said)
 

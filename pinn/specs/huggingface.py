@@ -378,7 +378,7 @@ def _precisions(
 ) -> tuple[model.WeightPrecisions, Precision]:
     if quantization is None:
         return model.WeightPrecisions(base, base, base, base, base), base
-    where = "layers x expressions of the quantization config"
+    where = "layers x regular expressions in the quantization config"
     matches = len(parts) * quantization.expressions
     check_size(matches, documents.MOST_MATCHES, where, "write fewer expressions")
     modules = module_names(parts, hidden).items()

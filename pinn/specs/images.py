@@ -232,7 +232,7 @@ def _reader(
         merge = 2  # patches along the edge that img_processor's average pool merges
     given: Any = next((p[_PINPOINTS] for p in places if p.get(_PINPOINTS)), None)
     if rule == "anyres" and not isinstance(given, list):
-        return Unread(f"config.json lacks {_PINPOINTS}, the sizes that images are fitted to")
+        return Unread(f"config.json lacks {_PINPOINTS}, the sizes to which images are resized")
     pinned = tuple((int(a), int(b)) for a, b in given) if rule == "anyres" else ()
     named = str(config.get("vision_aspect_ratio") or "")
     condensed = int(named.rpartition("_")[2]) if named.startswith("anyres_max_") else 0

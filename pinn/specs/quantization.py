@@ -133,8 +133,8 @@ def _kv_cache(block: Block) -> Precision | None:
     if is_fp8:
         return precision("fp8")
     warnings.warn(
-        f"{block.source}: the KV cache format {scheme!r} is unknown; the model's own number format "
-        "is used, as in vLLM",
+        f"{block.source}: the KV cache format {scheme!r} is unknown; the model's number format is "
+        f"used, as in vLLM",
         stacklevel=2,
     )
     return None

@@ -126,7 +126,7 @@ class Speculation:
 
     @property
     def tokens_per_step(self) -> float:
-        """Return the expected tokens per request and decode step: 1 + the sum of ``chances``.
+        """Return the expected tokens per request per decode step: 1 + the sum of ``chances``.
 
         The sum is equation 1 of Leviathan et al. (arXiv 2211.17192), for rates that differ by
         position.

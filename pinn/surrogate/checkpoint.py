@@ -99,7 +99,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         anchors = _anchors(tensors, header)
         network = NetworkWeights(NetworkSettings(**header["settings"]), tensors)
     except (ValueError, TypeError, KeyError) as error:
-        fault = f"{path} does not have the weights of this version's network ({error})"
+        fault = f"{path} does not contain the weights of this version's network ({error})"
         raise PinnError(f"{fault}: train a new checkpoint with 'python train.py'") from error
     names = tuple(map(printable, header["anchor_names"]))
     return Checkpoint(network, header["metadata"], anchors, names)

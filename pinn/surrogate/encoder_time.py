@@ -146,8 +146,8 @@ def media_notice(media: RequestMedia) -> str:
     encoder = {IMAGE: "vision", AUDIO: "audio"}[media.kind]
     return (
         f"each request has {media.title}, {media.tokens:,} tokens each{as_is}; "
-        f"the time of the {encoder} encoder is a sum of kernel times; it was "
-        "never measured as a whole"
+        f"the time of the {encoder} encoder is a sum of kernel times and was never measured as a "
+        f"whole"
     )
 
 
@@ -183,7 +183,9 @@ def encoder_time(
     if ignores_data_mode(deployment, reader.encoder):
         serving = deployment.serving
         release = f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
-        warn_user(f"{release} has no --mm-encoder-tp-mode data for this model and ignores it")
+        warn_user(
+            f"{release} does not support --mm-encoder-tp-mode data for this model and ignores it"
+        )
     first_s, further_s = remembered_value(
         _seconds, kernels, reader.encoder, deployment.gpu, ranks, media.item
     )

@@ -75,7 +75,11 @@ FindEvidence = Callable[[Sequence[str]], Evidence]
 def file_evidence(found: CoefficientSet) -> Evidence:
     """Return the evidence for coefficients from a file without covariance: only their source."""
     names = source_names(found)
-    text = f"Calibrated to {names}." if names else "Coefficients from a file, not the network."
+    text = (
+        f"Calibrated to {names}."
+        if names
+        else "The coefficients are from a file, not from the network."
+    )
     return Evidence({"sentence": text})
 
 

@@ -140,10 +140,11 @@ def _shown(value: object) -> str:
 #: Part of the coefficients -> title of its table, and unit of its coefficients without a unit.
 _PARTS = {
     "beta": (
-        "beta: a step's time is host + max(launching, GPU), each the sum of its beta x feature",
+        "coefficients (beta) of a step's time: host + max(launch, GPU), each a sum of beta x "
+        "feature",
         "x datasheet time",
     ),
-    "alpha": ("alpha: times of a request outside the engine's steps", "x step time"),
+    "alpha": ("coefficients (alpha) of a request's latency outside engine steps", "x step time"),
 }
 
 

@@ -96,8 +96,8 @@ class StepFeature:
         if self.overhead is None:
             return self.rests_on
         return (
-            f"{self.rests_on}; the overhead, {self.overhead.prior:g} with a spread of "
-            f"{self.overhead.spread:g}, was set after looking at the 825 measured deployments"
+            f"{self.rests_on}; the overhead, {self.overhead.prior:g} with a standard deviation of "
+            f"{self.overhead.spread:g}, was chosen with knowledge of the 825 measured deployments"
         )
 
 

@@ -25,19 +25,22 @@ from pinn.training.teacher import Teacher
 
 #: Descriptions of the parts of a step's time, by part, in the order of every table and plot.
 PARTS: dict[str, str] = {
-    "weights": "matrix multiplications for one token (reading weights): projections, dense, head",
-    "matmul_arithmetic": "arithmetic of these multiplications for all further tokens",
-    "experts": "router, routed experts, and moving tokens to and from them",
+    "weights": "weight reads: matrix multiplications for one token (projections, dense layers, LM "
+    "head)",
+    "matmul_arithmetic": "arithmetic of these matrix multiplications for all other tokens",
+    "experts": "router, routed experts, token dispatch and combine",
     "decode_attention": "attention of decode requests (KV cache reads)",
     "prefill_attention": "attention of prefills",
-    "communication": "all-reduces, exchange between the GPUs of experts, pipeline transfers",
+    "communication": "all-reduce, all-to-all between expert-parallel GPUs, pipeline transfers",
     "small_kernels": "norms, rotary embedding, quantization; launches within CUDA graphs",
     "sampling": "sampling of tokens from logits",
-    "launching": "time that the GPU waits for kernel launches outside CUDA graphs",
+    "launching": "GPU idle time while waiting for kernel launches outside CUDA graphs",
     "host": "CPU: scheduling, input preparation, work per request",
 }
 #: Additional part of steps under speculative decoding with a draft model on the GPU.
-DRAFTING: dict[str, str] = {"drafting": "layers and head of the draft model, in all its passes"}
+DRAFTING: dict[str, str] = {
+    "drafting": "layers and LM head of the draft model, over all drafting passes"
+}
 #: Additional part of steps that compute the first token of an image.
 ENCODING: dict[str, str] = {
     "encoder": "vision encoder, summed from measured kernels; never measured as a whole"

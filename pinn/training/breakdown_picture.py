@@ -117,7 +117,9 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_xlim(0, 2.2 * max(values))
     axes.invert_yaxis()
-    axes.set_title("kernels: time, size ratio to the nearest measured one", loc="left", fontsize=8)
+    axes.set_title(
+        "kernels: time, and size ratio to the nearest measured kernel", loc="left", fontsize=8
+    )
     axes.set_xticks([])
     axes.spines[["top", "right", "bottom"]].set_visible(False)
 

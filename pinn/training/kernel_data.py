@@ -63,7 +63,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
             return surrogates
     systems = Path(settings.tables) if settings.tables else None
     if systems is not None and not (systems / "data").is_dir():
-        remedy = "run 'make kernel-tables', or name a systems folder in PINN_KERNEL_TABLES"
+        remedy = "run 'make kernel-tables', or set PINN_KERNEL_TABLES to a systems folder"
         raise PinnError(f"the folder {systems} has no kernel tables: {remedy}")
     return surrogates_without(exclude, settings.seed, Path(settings.cache), systems)
 

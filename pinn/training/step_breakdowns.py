@@ -25,7 +25,7 @@ from pinn.units import MICROSECOND
 NEAR = 1.1
 #: Maximum number of steps that a table shows side by side.
 _ABREAST = 2
-_MORE = "More: --explain (contents of parts; measured kernels), --plot, --json FILE."
+_MORE = "More: --explain (contents of each part; measured kernels), --plot, --json FILE."
 #: Default kernel sizes, which are not printed: no window, gated FFN (3 matrices), no parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 

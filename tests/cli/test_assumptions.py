@@ -47,10 +47,10 @@ def test_releases_share_their_step_times():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_assumed_acceptance_is_said(run, command):
     said = printed(run, *COMMANDS[command], *DRAFTS)
-    assert "1.58 tokens per request and step. ASSUMED acceptance 0.38 (0.38 to 0.8)" in said
+    assert "1.58 tokens per request per step. ASSUMED acceptance 0.38 (0.38 to 0.8)" in said
     given = printed(run, *COMMANDS[command], *DRAFTS, "--speculative-acceptance", "0.7")
     assert "ASSUMED" not in given
-    assert "2.53 tokens per request and step, at the acceptance given" in given
+    assert "2.53 tokens per request per step, at the acceptance given" in given
 
 
 def test_a_simulation_asks_for_the_acceptance_of_n_grams(refused):

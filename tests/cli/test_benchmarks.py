@@ -107,7 +107,7 @@ def test_the_log_of_a_start_has_to_match_the_flags(run, refused, coefficients, t
     assert result.exit_code == 0, result.output
     assert "vllm logged a KV cache of 452,160 tokens on each GPU" in result.stdout
     log.write_text("INFO [kv_cache_utils.py:1087] GPU KV cache size: 1,052,160 tokens\n")
-    assert "65,759 KV blocks on each GPU, but " in refused(*calibrate)
+    assert "65,759 KV cache blocks per GPU, but " in refused(*calibrate)
     log.write_text("ValueError: No available memory for the cache blocks.")
     assert "a failed start (No available memory" in refused(*calibrate)
 
@@ -158,7 +158,10 @@ def test_a_calibration_is_checked_at_percentiles_and_warns_of_other_loads(
     low, high = predicted["intervals"]["ttft"]
     assert low < 1 < high
     assert low * high == pytest.approx(1)
-    assert "The TTFT interval allows for 2 held-out TTFTs" in predicted["distance"]["sentence"]
+    assert (
+        "The TTFT interval accounts for the errors of 2 held-out TTFTs"
+        in predicted["distance"]["sentence"]
+    )
 
     usual = {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8, "requests": 64}
     with warnings.catch_warnings():
@@ -209,7 +212,7 @@ def test_what_is_left_out_is_named_and_told_by_the_exit_status(
     result = run(*given)
     assert result.exit_code == 3, result.output
     stray = "1  refused: no JSON object (results/c4.jsonl, line 1)"
-    other = "1  refused: the file was written by no known tool (results/notes.txt)"
+    other = "1  refused: the file was not written by a known tool (results/notes.txt)"
     for line in ("4  read", stray, other, "2  accepted"):
         assert line in result.stdout
     assert (tmp_path / "run1" / "benchmarks.parquet").exists()

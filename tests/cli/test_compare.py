@@ -113,7 +113,7 @@ def test_coefficient_files_are_compared_by_name_and_interval(run, tmp_path):
     assert f"1 of {len(rows)} coefficients" in shown
     said = "".join(shown.split())
     for sentence in (
-        f"Errors: no errors against measurements are in A ({first}) and B ({second}): compare",
+        f"Errors: no errors against measurements in A ({first}) and B ({second}): compare",
         "Step times on meta-llama/Meta-Llama-3.1-8B on H100-SXM (64 decode @ 1000; 1 prefill",
     ):
         assert "".join(sentence.split()) in said
@@ -153,5 +153,5 @@ def test_what_cannot_be_compared_is_refused(refused, evaluation, checkpoint_path
     assert "give a checkpoint" in refused("compare", text, evaluation)
     assert "with --method" in refused("compare", evaluation, evaluation, "--method", "x")
     line = refused("compare", evaluation, checkpoint_path)
-    assert f"no errors against measurements are in B ({checkpoint_path})" in line
+    assert f"no errors against measurements in B ({checkpoint_path})" in line
     assert "checkpoints with held-out errors" in line

@@ -69,7 +69,7 @@ def test_no_folder_is_made_for_a_mistyped_path(refused, tmp_path):
 def test_an_output_never_overwrites_an_input(refused, file, given):
     path = file("config.json", CONFIG)
     line = refused("coefficients", "--model", path.parent / given, "--gpu", "H100", "--json", path)
-    assert "would overwrite the file of --model" in line
+    assert "would overwrite the file given with --model" in line
     assert json.loads(path.read_text()) == CONFIG
 
 
@@ -81,4 +81,4 @@ def test_a_folder_is_no_file_to_write(refused, folder):
 def test_two_outputs_have_two_names(refused, tmp_path, file):
     both = ("--requests", tmp_path / "x", "--json", tmp_path / "x")
     line = refused("simulate", *LLAMA, "--workload", file("load.yaml", PLAIN), *both)
-    assert "would overwrite the file of" in line
+    assert "would overwrite the file given with" in line

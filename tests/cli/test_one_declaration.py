@@ -48,7 +48,9 @@ def test_a_toy_flag_declared_once_is_everywhere(run, tmp_path):
     )
     for code, output in runs[-2:]:
         assert code == 1
-        assert "--toy-count must be at least 2, got 1: omit the flag for the default, 3" in output
+        assert (
+            "--toy-count must be at least 2, got 1: omit the flag to use the default, 3" in output
+        )
     for code, output in runs[:-2]:
         assert code == 0, output
     for _, output in runs[: len(HELPED)]:

@@ -69,7 +69,7 @@ def test_intervals_are_judged_without_being_changed(run, rows, stated, tmp_path)
     before = calibration_path(stated).read_bytes()
     printed = panel(run, stated, "--out", tmp_path / "panel.csv")
     assert "90 % intervals, with each group held out of the fit:" in printed
-    assert "% of the measurements are inside; interval score" in printed
+    assert "interval score relative to" in printed
     assert calibration_path(stated).read_bytes() == before
     scored = interval_rows(stated, rows)
     inside = 100 * (scored["error"].abs() <= scored["nested"]).mean()

@@ -69,7 +69,7 @@ def test_a_model_with_layers_that_no_training_server_ran_says_so(run_trusted, mo
     flags = ("--gpu", "H100", "--tensor-parallel-size", 4)
     result = run_trusted("coefficients", "--model", model, *flags)
     assert result.exit_code == 0, result.output
-    sentence = "were not measured in any server: expect larger errors"
+    sentence = "were not measured on any server: expect larger errors"
     assert (sentence in " ".join(result.stdout.split())) == says
 
 
@@ -96,7 +96,7 @@ def test_missing_intervals_are_said_and_nothing_else_changes(run_trusted, truste
 def test_intervals_of_another_checkpoint_are_not_used(run_trusted, trusted):
     write_calibration(small_calibration(calibration_path(trusted)), calibration_path(trusted))
     result = run_trusted("coefficients", *LLAMA)
-    assert "belongs to another checkpoint" in " ".join(result.stdout.split())
+    assert "belongs to a checkpoint other than" in " ".join(result.stdout.split())
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_slow_end_that_clients_do_not_wait_for_is_said(run_trusted, tmp_path):
     load.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,timeout_s", *rows]) + "\n")
     result = run_trusted("simulate", *LLAMA, "--workload", load)
     assert result.exit_code == 0, result.output
-    assert "at the slow end of their interval" in " ".join(result.stdout.split())
+    assert "at the upper bound of their interval" in " ".join(result.stdout.split())
 
 
 def test_a_simulation_that_serves_nothing_has_no_intervals(run_trusted, workload, tmp_path):

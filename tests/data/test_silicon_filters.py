@@ -123,7 +123,7 @@ def test_filters_run_in_order_and_see_what_is_left():
     left, counts = apply_filters(rows(nightly, {"tpot_s": 0.02}), filters.FILTERS)
     assert left.empty
     assert [reason for reason, count in counts.items() if count] == [
-        "slower of two re-runs that differ by more than 15 %",
+        "slower of two runs of one configuration that differ by more than 15 %",
         "nightly image",
     ]
     assert list(counts) == list(filters.FILTERS)

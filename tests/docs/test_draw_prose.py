@@ -32,6 +32,15 @@ def test_pieces_show_what_readers_of_their_places_see(known):
     assert all(p.text.strip() for p in known)
 
 
+def test_a_text_in_a_long_dictionary_is_shown_with_its_key(known):
+    shown = {piece.text: piece.before for piece in known if piece.kind == "output"}
+    assert (
+        "... 'image_size': 'Size of each image in pixels.'"
+        in shown["Size of each image in pixels."]
+    )
+    assert all(len(before) <= 310 for before in shown.values())
+
+
 def test_sentences_are_neither_code_nor_tables_nor_generated(known):
     said = [piece.text for piece in known if piece.kind == "sentence"]
     assert not any("```" in text or text.startswith("|") or "<!--" in text for text in said)

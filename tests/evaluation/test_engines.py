@@ -115,5 +115,5 @@ def test_mxfp4_experts_of_another_engine_are_predicted_by_vllms_kernels():
 
 
 def test_a_checkpoint_alone_says_that_it_may_have_seen_the_models(checkpoint_path):
-    with pytest.warns(UserWarning, match="no networks that held out a model: every"):
+    with pytest.warns(UserWarning, match="no networks trained without one of the models: every"):
         assert engines.networks(checkpoint_path).left_out == {}

@@ -270,7 +270,7 @@ def test_an_overloaded_load_is_in_no_mix_and_in_no_file(released, tmp_path):
     assert found[-1].projection.beta.tolist() == alone[-1].projection.beta.tolist()
     own = next(v for v in found if v.load == "shared")
     assert own.shared > 0
-    assert "resulting step times are too short" in vector_facts(own)["shared_prompts"]
+    assert "step times are too short" in vector_facts(own)["shared_prompts"]
     assert all(v.shared == 0 for v in found if is_standard(v.load))
     write_configuration(few, 1, found, 1000, tmp_path)
     text = (tmp_path / folder_name(few, 1) / "loads.csv").read_text()

@@ -221,7 +221,7 @@ def test_a_log_that_stops_before_the_cache_is_refused(read):
 def test_a_cache_that_the_flags_do_not_explain_is_found(read):
     server = deployment("meta-llama/Llama-3.1-8B", "L40S", engine_version="0.31.0")
     (found,) = check_memory_log(read(texts.VLLM_0_31), server)
-    assert "28,780 KV blocks on each GPU" in found
+    assert "28,780 KV cache blocks per GPU" in found
     (found,) = check_memory_log(read(texts.VLLM_0_31), llama(gpu_memory_utilization=0.5))
     assert found.endswith("0.92, but the flag is 0.5: did you mean --gpu-memory-utilization 0.92?")
 

@@ -98,13 +98,13 @@ def test_one_pod_has_a_volume_of_its_own_and_no_budget():
     assert "topologySpreadConstraints" not in deployment["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize(("holds", "said"), [(True, "is met too"), (False, "is missed")])
+@pytest.mark.parametrize(("holds", "said"), [(True, "is also met"), (False, "is missed")])
 def test_what_a_service_alone_would_do_is_said(holds, said):
     whole = plan_of()
     fleets = [Fleet("random", point(12.0, 12, holds)), *whole.choices[0].fleets]
     first = dataclasses.replace(whole.choices[0], fleets=fleets)
     text = manifest(dataclasses.replace(whole, choices=[first]))
-    assert f"# Behind random routing, as of a Service, the SLO {said}." in text
+    assert f"# With random routing, as by a Service, the SLO {said}." in text
 
 
 def test_sglang_listens_for_the_service():
@@ -197,5 +197,5 @@ def test_the_manifest_of_an_incomplete_plan_says_that_it_is_provisional():
     whole = dataclasses.replace(plan_of(), stopped="time budget", untried=2, left_s=60.0)
     text = manifest(whole)
     assert "; the plan is provisional.\n" in text
-    assert "# The time budget was used up (--time-budget): 2 of 84 candidates were not" in text
+    assert "# The time budget (--time-budget) was used up: 2 of 84 candidates were not" in text
     assert "provisional" not in manifest(plan_of())

@@ -149,7 +149,9 @@ def test_a_fleet_whose_rate_was_not_searched_is_not_compared_with_its_replicas(t
     served = "3 replicas with --router least-requests meet the SLO up to 12.0 requests/s or more"
     assert served in printed
     assert "the interval of the rate was not computed in time" in printed
-    said = "80 of 85 candidates were not tried, 1 row is incomplete; the same command continues"
+    said = (
+        "80 of 85 candidates were not tried, 1 row is incomplete; run the same command to continue"
+    )
     for text in (page, printed):
         assert said in text
         assert "about 5.0 min more are needed for all candidates" in text

@@ -32,7 +32,7 @@ def test_owned_hardware_is_written_off_over_its_years():
     found = read_prices("L40S=1.1", {"H200": 30000}, 4)
     assert found == read_prices({"L40S": 1.1}, "H200=30000", 4.0)
     assert found["H200-SXM"].per_hour == pytest.approx(0.8556, abs=1e-4)
-    said = "0.856 = 30000 / (4 years x 8,766 hours), without power and space"
+    said = "0.856 = 30000 / (4 years x 8,766 hours), excluding power and space"
     assert found["H200-SXM"].origin == said
     assert found["L40S"].origin == ""
 
@@ -57,8 +57,8 @@ def test_bad_prices_are_refused(given, says):
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        ("p.yaml", "H100: {years: 4}", "H100: the prices must be positive: one per hour"),
-        ("p.yaml", "H100: -2", "H100: the prices must be positive"),
+        ("p.yaml", "H100: {years: 4}", "H100: prices must be positive: give a price per hour"),
+        ("p.yaml", "H100: -2", "H100: prices must be positive"),
         ("p.yaml", "H100: {cost: 4}", "no such key"),
         ("p.csv", "gpu,cost\nH100,4\n", "unknown column 'cost'"),
         ("p.csv", "gpu,per_hour,purchase_price\nH100,4,5\n", "line 2: expected"),

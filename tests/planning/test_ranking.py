@@ -23,7 +23,7 @@ def test_of_equal_cost_the_more_probable_row_comes_first():
 
 def test_counts_of_candidates_add_up():
     made = plan()
-    reasons = [("meets the SLO at no rate", True)] * 5 + [("does not fit", False)] * 2
+    reasons = [("does not meet the SLO at any rate", True)] * 5 + [("does not fit", False)] * 2
     reasons += [("not evaluated: time was over", True)] * 3 + [("not tried: time was over", False)]
     left = [RejectedCandidate(f"{i}", "L40S", *each) for i, each in enumerate(reasons)]
     shown = replace(made, left_out=left, candidates=14, untried=1, stopped=TIME_BUDGET)

@@ -105,7 +105,7 @@ def test_a_missed_limit_is_named_and_what_fails_first(capsys):
     printed = capsys.readouterr().out
     assert re.search(r"\bMISSED +met\b", printed)
     assert "with the fewest requests: p99 E2E 31 s (MISSED)" in " ".join(printed.split())
-    heading = "first at higher rates: 95 % of the requests with TTFT <= 1 s and TPOT <= 40 ms"
+    heading = "missed at higher rates: 95 % of the requests with TTFT <= 1 s and TPOT <= 40 ms"
     assert heading in " ".join(printed.split())
     assert "(bottleneck: decode bandwidth)" in " ".join(printed.split())
     for line in ("p99 E2E", "<= 30 s", "95 % of:"):
@@ -122,7 +122,7 @@ def test_preemptions_are_shown_where_there_are_any(capsys, tmp_path):
     preempted = replace(made, choices=[replace(first, fleets=[full]), *made.choices[1:]])
     print_plan(preempted, None)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Preemptions of row 1 at the planned rate: 1,234, because" in printed
+    assert "Row 1 has 1,234 preemptions at the planned rate, because" in printed
     page, without = (
         write_page(each, tmp_path / name).read_text()
         for each, name in ((preempted, "with"), (made, "without"))
@@ -152,6 +152,6 @@ def test_limits_at_both_ends_of_the_interval_are_printed(capsys):
     print_plan(replace(made, choices=[first, *made.choices[1:]]), None)
     slow, fast = (each.limits[0].value for each in ends)
     assert (
-        f"Times at the upper end of their 90 % interval, at 12 requests/s: p99 E2E {slow}, 99.0 % "
-        f"of requests within limits (MISSED); lower end: p99 E2E {fast}, 99.0 %"
+        f"With times at the upper bound of their 90 % interval, at 12 requests/s: p99 E2E {slow}, "
+        f"99.0 % of requests within limits (MISSED); at the lower bound: p99 E2E {fast}, 99.0 %"
     ) in " ".join(capsys.readouterr().out.split())

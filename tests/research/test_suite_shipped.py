@@ -40,7 +40,7 @@ def test_only_what_is_missing_of_the_splits_asked_for_is_taken(checkpoint, rows)
 
 def test_those_of_another_checkpoint_are_refused(checkpoint, rows):
     checkpoint.write_bytes(b"other weights")
-    with pytest.raises(PinnError, match="belongs to another checkpoint"):
+    with pytest.raises(PinnError, match="belongs to a checkpoint other than"):
         shipped_predictions(checkpoint, SPLITS, predictions(rows), rows)
 
 
@@ -77,5 +77,5 @@ def test_serving_runs_are_those_of_folds_without_the_model():
 
 def test_serving_runs_of_another_checkpoint_are_refused(checkpoint):
     (checkpoint.with_suffix(".serving_runs.csv")).write_text(f"method,{CHECKPOINT_COLUMN}\na,b\n")
-    with pytest.raises(PinnError, match="belongs to another checkpoint"):
+    with pytest.raises(PinnError, match="belongs to a checkpoint other than"):
         shipped_runs(checkpoint)

@@ -133,8 +133,8 @@ def test_a_rate_with_clients_at_most_may_be_too_high():
         play(load(prompts, outputs, gap * np.arange(60), concurrency=2)).run for gap in (0.1, 2.0)
     )
     assert overload(fast) == (
-        "overloaded: 56 of 60 requests still waited when the last one was due, with at most 2 in "
-        "flight"
+        "overloaded: 56 of 60 requests were still waiting when the last one was due, with at most "
+        "2 in flight"
     )
     assert overload(slow) is None
     assert overload(play(load(prompts, outputs, concurrency=2)).run) is None

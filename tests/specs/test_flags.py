@@ -33,7 +33,7 @@ FLAGS = {f.name: f for f in flags_of(Spec)}
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("count", 0, "--count must be a positive whole number, got 0: omit the flag for the defau"),
+        ("count", 0, "--count must be a positive whole number, got 0: omit the flag to use the d"),
         ("count", 100.5, "--count must be a positive whole number, got 100.5"),
         ("count", True, "--count must be a positive whole number, got True"),
         ("count", "2", "--count must be a positive whole number, got '2'"),
@@ -41,13 +41,17 @@ FLAGS = {f.name: f for f in flags_of(Spec)}
         ("count", float("inf"), "--count must be a positive whole number, got inf"),
         ("limit", 1, "--limit must be at least 2, got 1: one is too few"),
         ("limit", 2.5, "--limit must be a whole number, got 2.5: one is too few"),
-        ("share", 0.0, r"--share must be in \(0, 1\], got 0.0: omit the flag for the default, 0.5"),
+        (
+            "share",
+            0.0,
+            r"--share must be in \(0, 1\], got 0.0: omit the flag to use the default, 0.5",
+        ),
         ("share", float("nan"), "--share must be a number, got nan"),
         ("angle", 91.0, r"--angle must be in \[-90, 90\], got 91.0"),
         ("rate", 0, "--rate must be positive, got 0"),
         ("delay", -1, "--delay must be 0 or more, got -1"),
         ("parts", 9, "--parts must be at most 8, got 9"),
-        ("eager", 2, "--eager must be true or false, got 2: omit the flag for the default, yes"),
+        ("eager", 2, "--eager must be true or false, got 2: omit the flag to use the default, yes"),
         ("eager", "yes", "--eager must be true or false, got 'yes'"),
         ("kind", "c", "--kind 'c' is unknown: use one of a, b"),
         ("kind", 3, "--kind must be text, got 3"),

@@ -177,7 +177,7 @@ def test_plain_foreign_layout_of_a_known_chip(tmp_path):
     assert gpu.peak_flop_per_s == {**known.peak_flop_per_s, "bf16": 9e14}
     assert (gpu.sm_count, gpu.memory_bytes) == (130, 80 * 2**30)
     assert gpu.link_bandwidth_bytes_per_s == known.link_bandwidth_bytes_per_s
-    assert "all other values are those of H100-SXM" in gpu.source
+    assert "all other values are from H100-SXM" in gpu.source
 
 
 def test_blis_layout_of_several_gpus(tmp_path):

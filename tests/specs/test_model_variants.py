@@ -128,9 +128,9 @@ def test_folders_of_gguf_files_and_adapters_are_refused(tmp_path):
 
 def test_a_multimodal_model_says_what_is_left_out():
     with pytest.warns(
-        UserWarning, match="times are those of the text model, without its vision encoder"
+        UserWarning, match="times cover only the text model, without its vision encoder"
     ):
         make_deployment(canonical({"model": "Qwen/Qwen3-VL-4B-Instruct", "gpu": "H100"}))
-    with pytest.warns(UserWarning, match="times are those of the text model, without its encoders"):
+    with pytest.warns(UserWarning, match="times cover only the text model, without its encoders"):
         make_deployment(canonical({"model": "Llama-3.2-11B-Vision-Instruct", "gpu": "H100"}))
     assert load_model("Qwen/Qwen3-4B").left_out == ""

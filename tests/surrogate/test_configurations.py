@@ -48,7 +48,7 @@ def test_keys_are_vllm_flags_in_any_spelling():
         ({"tensor_parallel_size": "two"}, "tensor_parallel_size must be a whole number, got 'two'"),
         ({"enforce_eager": "maybe"}, "enforce_eager must be true or false, got 'maybe'"),
         ({"cpu_offload_gb": "lots"}, "cpu_offload_gb must be a number, got 'lots'"),
-        ({"tensor_parallel_size": True}, "must be a whole number, got True: omit the flag for the"),
+        ({"tensor_parallel_size": True}, "must be a whole number, got True: omit the flag to"),
     ],
 )
 def test_what_cannot_be_read_is_named(configuration, message):
@@ -77,7 +77,7 @@ def test_a_precision_replaces_the_checkpoints_own():
         ({**LLAMA, "tensor_parallel_size": 3}, "size 3 does not divide the 32 attention heads"),
         ({**LLAMA, "tensor_parallel_size": 0}, "--tensor-parallel-size must be a positive whole"),
         ({**LLAMA, "tensor_parallel_size": 1.5}, "positive whole number, got 1.5"),
-        ({**LLAMA, "max_num_seqs": 0}, "positive whole number, got 0: omit the flag for the def"),
+        ({**LLAMA, "max_num_seqs": 0}, "positive whole number, got 0: omit the flag to use"),
         ({**LLAMA, "max_model_len": 100.5}, "--max-model-len must be a positive whole number"),
         ({**LLAMA, "precision": "fp3"}, "the number format 'fp3' is unknown: use one of bf16"),
         ({**LLAMA, "gpu": "H9000"}, "the GPU 'H9000' is unknown"),

@@ -202,7 +202,7 @@ def test_models_without_data_parallel_encoders_divide_them():
     config = {"model_type": "llava", "vision_config": vision, "text_config": LLAMA,
               "image_seq_length": 576, "torch_dtype": "bfloat16"}  # fmt: skip
     model = load_model(config)
-    with pytest.warns(UserWarning, match="vllm 0.33.0 has no --mm-encoder-tp-mode data"):
+    with pytest.warns(UserWarning, match="vllm 0.33.0 does not support --mm-encoder-tp-mode data"):
         found = spread(1, 2, model)
     served = Deployment(model, load_gpu("H100"), ServingSpec(tensor_parallel_size=2))
     assert found == asked_encoder(served, asked(1, "1024x1024"))

@@ -66,7 +66,7 @@ def test_widths_are_read_as_written(checkpoint):
 
 def test_intervals_of_another_checkpoint_are_refused(written):
     written.write_bytes(b"another network")
-    with pytest.raises(PinnError, match="belongs to another checkpoint than"):
+    with pytest.raises(PinnError, match="belongs to a checkpoint other than"):
         read_calibration(written)
 
 

@@ -206,4 +206,4 @@ def test_judging_tells_the_share_inside_and_the_worst_group():
     score = interval_score(rows, rows["nested"].to_numpy())
     assert found.constant == pytest.approx(score / interval_score(rows, constant_half_widths(rows)))
     assert found.stated == pytest.approx(score / interval_score(rows, rows["half"].to_numpy()))
-    assert f"{100 * found.covered:.0f} % of the measurements are inside" in str(found)
+    assert f"coverage {100 * found.covered:.0f} %" in str(found)

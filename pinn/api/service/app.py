@@ -72,7 +72,7 @@ class Service:
         except ClientDisconnect:
             return Response(status_code=GONE)
         if content is None:
-            fault = f"the body must have at most {MOST_BODY_BYTES:,} bytes, got more"
+            fault = f"the request body must have at most {MOST_BODY_BYTES:,} bytes, got more"
             return refusal(413, f"{fault}: split the body into several requests")
         try:
             key = self.kept.key(endpoint.name, content)
@@ -97,7 +97,9 @@ class Service:
                 return Response(status_code=GONE)
             answer = job.result()
         except QueueFullError:
-            fault = f"{self.lanes[name].waiting} requests already wait for a free worker process"
+            fault = (
+                f"{self.lanes[name].waiting} requests are already waiting for a free worker process"
+            )
             seconds = str(_RETRY_S[name])
             return refusal(503, f"{fault}: retry in {seconds} s", {"Retry-After": seconds})
         except TooSlowError:
@@ -107,7 +109,7 @@ class Service:
                 f"{fault}: send a smaller request, or start the service with a longer --timeout",
             )
         except ProcessEndedError:
-            fault = "the process that computed the answer ended, probably for lack of memory"
+            fault = "the worker process terminated, probably because it ran out of memory"
             return refusal(500, f"{fault}: send a smaller request")
         finally:
             job.cancel()
@@ -208,7 +210,7 @@ def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/health", summary="Whether the service answers, and how busy it is.")
+    @app.get("/health", summary="Health and current load of the service.")
     async def health() -> dict[str, Any]:
         return service.health()
 

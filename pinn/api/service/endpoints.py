@@ -65,7 +65,7 @@ class Endpoint:
         given = {name: value for name, value in body.items() if value is not None}
         for name in self.withheld:
             if name in given:
-                told = f"{name} must not be given, got {given[name]!r:.60}"
+                told = f"{name} cannot be set in a request, got {given[name]!r:.60}"
                 raise PinnError(f"{told}: remove {name}, which is set when the service starts")
         for name, argument in self.arguments.items():
             if argument.default is argument.empty and name not in given:
@@ -102,7 +102,9 @@ def _many(given: dict[str, Any]) -> bytes:
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())
     if isinstance(configurations, list):
-        remedy = "send them in several requests, or use 'pinn coefficients --configs'"
+        remedy = (
+            "split the configurations over several requests, or use 'pinn coefficients --configs'"
+        )
         check_size(len(configurations), MOST_CANDIDATES, "the number of configurations", remedy)
     table, reasons = arrow_table(configurations, batch, given)
     refused = json_text(Counter(sorted(reasons))).encode()

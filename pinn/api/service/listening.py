@@ -27,7 +27,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening = socket.create_server(address[:2], family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or error
-        remedy = "give another --port, or an address of this machine"
+        remedy = "give another --port, or set --host to an address of this machine"
         raise PinnError(
             f"the service cannot listen at --host {host} --port {port} ({why}): {remedy}"
         ) from error

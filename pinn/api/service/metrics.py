@@ -38,7 +38,8 @@ class Metrics:
             "pinn_requests", "Requests answered.", ["endpoint", "status"], registry=registry
         )
         self._seconds = Histogram(
-            "pinn_request_seconds", "Seconds from a request to its answer.", ["endpoint"],
+            "pinn_request_seconds", "Time from receiving a request to sending its response, in "
+                                    "seconds.", ["endpoint"],
             buckets=_BUCKETS, registry=registry,
         )  # fmt: skip
         self.kept = Counter(

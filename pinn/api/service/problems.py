@@ -20,7 +20,8 @@ SCHEMA = {
         "status": {"type": "integer"},
         "detail": {
             "type": "string",
-            "description": "Argument, received value, expected value and remedy, in one line.",
+            "description": "One line with the argument, the received value, the expected value "
+            "and the remedy.",
         },
     },
 }

@@ -15,10 +15,11 @@ from pinn.api.service.endpoints import Endpoint
 REFUSALS = {
     413: "The body is too large.",
     415: "The Content-Type of the body is not application/json.",
-    422: "An argument is missing, unknown or invalid, or no result meets the request.",
+    422: "An argument is missing, unknown or invalid, or no result satisfies the request.",
     500: "Internal error of the service.",
-    503: "Too many requests are waiting; Retry-After has the seconds until a retry.",
-    504: "The answer takes longer than the service's timeout.",
+    503: "Too many requests are waiting; retry after the number of seconds in the Retry-After "
+    "header.",
+    504: "Computing the answer takes longer than the service's timeout.",
 }
 
 

@@ -127,8 +127,9 @@ def result_grids(tables: Tables) -> list[Grid]:
     grids = []
     for split, part in whole.groupby("split", sort=False):
         caption = (
-            f"{split}: absolute percentage errors over all rows, each predicted by a method that "
-            "was not trained on its held-out part; bias is the median signed error."
+            f"{split}: absolute percentage errors over all rows. The part of the data that "
+            f"contains a row is held out of the fit that predicts the row. Bias is the median "
+            f"signed error."
         )
         ordered = part.sort_values(["metric", "median"], ascending=[False, True], kind="stable")
         shown = ordered.assign(metric=ordered["metric"].str.upper())
@@ -153,7 +154,10 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
     names = ["all", *(name for name in counts.index if name != "all")]
     columns = {"method": "method"}
     columns |= {f"{short(name)} (n {counts[name]})": f"{name}:.1f" for name in names}
-    caption = f"{split}: median absolute percentage error of {metric.upper()} by held-out part."
+    caption = (
+        f"{split}: median absolute percentage error of {metric.upper()}, by the part of the "
+        f"data held out of the fit."
+    )
     return [frame_grid(medians, columns, caption, strong=medians["method"] == METHOD)]
 
 
@@ -166,9 +170,10 @@ def ranking_grids(tables: Tables) -> list[Grid]:
     for (split, metric), part in tables.ranking.groupby(["split", "metric"], sort=False):
         first = part.iloc[0]
         caption = (
-            f"{split}, {str(metric).upper()}: median error over {first['n']} rows that every "
-            f"method predicts, with 95 % intervals of a bootstrap over {first['groups']} groups "
-            "of rows; behind: percentage points behind the first method on the same resamples."
+            f"{split}, {str(metric).upper()}: median error over the {first['n']} rows that every "
+            f"method predicts, with 95 % bootstrap intervals ({first['groups']} groups of rows); "
+            f"behind: difference from the first method, in percentage points, on the same "
+            f"resamples."
         )
         leading = part["verdict"].str.endswith("first")
         grids.append(frame_grid(part, columns, caption, strong=leading))
@@ -180,9 +185,10 @@ def decision_grids(tables: Tables) -> list[Grid]:
     grids = []
     for split, part in tables.decisions.groupby("split", sort=False):
         caption = (
-            f"{split}: throughput per GPU lost by choosing deployments by predictions, in percent "
-            f"of the best measured throughput, over {part['decisions'].max()} decisions. A choice "
-            "counts as missed and loses 100 % if its measured TPOT exceeds the limit by over 5 %."
+            f"{split}: loss of throughput per GPU from choosing deployments by predictions, in "
+            f"percent of the best measured throughput, over {part['decisions'].max()} decisions. "
+            f"A choice whose measured TPOT exceeds the limit by over 5 % counts as missed, with a "
+            f"loss of 100 %."
         )
         best_first = part.sort_values("loss", kind="stable")
         grids.append(decision_grid(best_first, ("mean loss %", "missed %"), caption))
@@ -195,8 +201,8 @@ def coverage_grid(tables: Tables) -> list[Grid]:
     if coverage.empty:
         return []
     caption = (
-        "90 % intervals, each held-out part evaluated with intervals calibrated without it; width "
-        "is the median of upper minus lower end over the prediction."
+        "90 % intervals. Each part of the data is evaluated with intervals calibrated without it. "
+        "Width is the median of (upper bound - lower bound) / prediction."
     )
     rows = coverage[np.isclose(coverage["level"], 0.9)]
     percent = {name: 100 * rows[name] for name in ("coverage", "width")}

@@ -121,7 +121,7 @@ def make_sections(tables: Tables) -> Sections:
 def _left_out(tables: Tables, split: str) -> list[Picture | Grid]:
     rows = tables.of_network(split)
     count = tables.of_split(split)["row_id"].nunique()
-    about = f"{split}, {count} measured vLLM deployments under one load each"
+    about = f"{split}, {count} vLLM deployments, each measured under one load"
     dots: list[Picture | Grid] = []
     agreement: list[Picture | Grid] = []
     medians: list[Picture | Grid] = []
@@ -129,15 +129,16 @@ def _left_out(tables: Tables, split: str) -> list[Picture | Grid]:
         dots += contents.picture(
             f"accuracy-{split}-{metric}",
             figures.accuracy_figure(tables, split, metric),
-            f"Errors of {metric.upper()}: one dot per row, marker shapes show GPUs, bars are "
-            f"medians; errors above {figures.EDGE:.0f} % are drawn at the edge, the dotted line is "
-            f"at 10 %. {about}.",
+            f"Errors of {metric.upper()}: each dot is a row, marker shapes distinguish GPUs, and "
+            f"bars are medians. Errors above {figures.EDGE:.0f} % are drawn at the edge; the "
+            f"dotted line marks 10 %. {about}.",
         )
         agreement += contents.picture(
             f"agreement-{split}-{metric}",
             figures.agreement_figure(rows, metric),
-            f"{metric.upper()} of the method {METHOD!r} against the measured one: the line is "
-            f"equality, the band 10 %. n = {len(rows)}; {about}.",
+            f"{metric.upper()} predicted by the method {METHOD!r} versus measured "
+            f"{metric.upper()}. The line marks equality, the band 10 % error. n = {len(rows)}; "
+            f"{about}.",
         )
         medians += contents.held_out_grid(tables, split, metric)
     return [*dots, *agreement, *medians]
@@ -146,8 +147,9 @@ def _left_out(tables: Tables, split: str) -> list[Picture | Grid]:
 def _loads(tables: Tables, split: str) -> list[Picture]:
     rows = tables.of_network(split)
     caption = (
-        f"Signed errors of the method {METHOD!r}, cut at 100 %: dots are rows, marker "
-        f"shapes show models, wide bars are medians, the band is 10 %. n = {len(rows)} rows of "
+        f"Signed errors of the method {METHOD!r}, clipped at 100 %. Dots are rows, marker shapes "
+        f"distinguish models, wide bars are medians, and the band marks 10 %. n = {len(rows)} "
+        f"rows of "
         f"{split}."
     )
     return contents.picture("loads", figures.load_figure(rows), caption)
@@ -157,8 +159,9 @@ def _calibration(tables: Tables) -> list[Picture]:
     rows = tables.coverage
     counts = rows[rows["part"] == "all"].groupby("split")["n"].max()
     caption = (
-        "Share of rows inside intervals of each level; every held-out part is evaluated with "
-        "intervals calibrated without it. Markers are held-out parts, the line is all rows. "
+        "Share of rows inside their intervals, by nominal coverage. Each part of the data is "
+        "evaluated with intervals calibrated without it. Markers are parts of the data; the line "
+        "is all rows. "
         f"{', '.join(f'{split} n = {count}' for split, count in counts.items())}."
     )
     return contents.picture("calibration", figures.calibration_figure(tables), caption)

@@ -34,13 +34,13 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
     cached = gpu.l2_bytes / COPIES_IN_LOOP
     return {
         **table.unused_format("precision", source),
-        "fp8_block is launch-bound (no row below 55 us): fp8 replaces it": lambda r: (
+        "fp8_block rows are launch-bound (none below 55 us): fp8 rows are used instead": lambda r: (
             r["precision"] == "fp8_block"
         ),
         **table.NO_TIME,
-        "one matrix row takes over 1.5 x as long as two: an outlier": _odd_single_row,
+        "outlier: one matrix row takes over 1.5x as long as two": _odd_single_row,
         # The following rule refuses 3.6 % of B200's fp8 rows.
-        f"an outlier: over {table.SPIKE} x as long as with fewer and with more rows": lambda r: (
+        f"outlier: over {table.SPIKE}x as long as with fewer and with more rows": lambda r: (
             table.spikes(r, ("precision", "n", "k"), "m")
         ),
         "read from a warm cache": lambda r: table.warm(
@@ -113,20 +113,19 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         "expert parallelism of another engine": lambda r: (
             source.whole_experts_only & (r["expert_parallel"] > 1)
         ),
-        "modelopt fp8 on Hopper, three to six times its bound: fp8_block replaces it": lambda r: (
-            hopper & _named("vllm_modeloptfp8moe")(r)
-        ),
-        "CUTLASS experts on Blackwell: the fall-back for activations other than SwiGLU": lambda r: (
+        "modelopt fp8 on Hopper, at 3 to 6 times its roofline bound: fp8_block is used "
+        "instead": lambda r: hopper & _named("vllm_modeloptfp8moe")(r),
+        "CUTLASS experts on Blackwell: used only for activations other than SwiGLU": lambda r: (
             blackwell & r["kernel"].str.contains("flashinfer_cutlass")
         ),
-        "SGLang's own call of the kernel, for shapes that vLLM's table covers": _named(
+        "kernel as called by SGLang, for shapes that vLLM's table covers": _named(
             "sglang_mxfp4_flashinfer"
         ),
         **table.NO_TIME,
         "read from a warm cache": lambda r: table.warm(
             r, _moe_work(r), gpu, gpu.l2_bytes, WARM_SHARE
         ),
-        "the tokens use fewer experts than the row states": lambda r: _false_routing(r, gpu),
+        "tokens are routed to fewer experts than the row states": lambda r: _false_routing(r, gpu),
         "below the floor": lambda r: _below_bound(r, gpu),
     }
 

@@ -247,7 +247,7 @@ class Layout:
                 sizes = [n for n in names if not n.endswith(("seconds", "source", "kernel"))]
                 known = pd.MultiIndex.from_frame(pd.concat(newer)[sizes])
                 rule = partial(_is_known, sizes=sizes, known=known)
-                rows, report = refuse(rows, report, {"timed again in a later release": rule})
+                rows, report = refuse(rows, report, {"measured again in a later release": rule})
             newer.append(rows)
             yield rows, report
 

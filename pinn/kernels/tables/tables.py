@@ -27,14 +27,16 @@ EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 def _all_reduce_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     return {
         "elements are not 16 bits wide": lambda r: r["dtype"] != "bfloat16",
-        "launched one by one, not from a graph": lambda r: ~r["backend"].str.endswith("_graph"),
+        "launched individually, not from a CUDA graph": lambda r: (
+            ~r["backend"].str.endswith("_graph")
+        ),
         **table.NO_TIME,
         "below the floor": lambda r: r["seconds"] < _floor(r, gpu),
-        f"an outlier: over {table.SPIKE} x as long as with fewer and with more bytes": lambda r: (
+        f"outlier: over {table.SPIKE}x as long as with fewer and with more bytes": lambda r: (
             table.spikes(r, ("gpus",), "bytes")
         ),
-        "ranks share a path: under half of the bandwidth of another number of ranks; "
-        "true of that machine, not of the GPU": _shared_path,
+        "ranks share a path on that machine: less than half the bandwidth of another number of "
+        "ranks": _shared_path,
     }
 
 
@@ -112,7 +114,9 @@ def _with_new_ranks(
 ) -> table.ReadTable:
     """Read rows whose numbers of ranks are not in ``taken`` yet, and add these to ``taken``."""
     known = taken.setdefault(gpu.name, set())
-    rules: table.Rules = {"an earlier table has as many ranks": lambda r: r["gpus"].isin(known)}
+    rules: table.Rules = {
+        "an earlier table covers this number of ranks": lambda r: r["gpus"].isin(known)
+    }
     rows, report = table.refuse(*ALL_REDUCE_LAYOUT.read(gpu, source, systems), rules)
     known.update(rows["gpus"].unique())
     return rows, report

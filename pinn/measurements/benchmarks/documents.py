@@ -102,7 +102,7 @@ def _json_fault(error: PinnError) -> NotUsable:
     cause = error.__cause__
     if not isinstance(cause, ValueError):
         return NotUsable(error)
-    return NotUsable("the JSON is malformed, perhaps cut off", getattr(cause, "lineno", None))
+    return NotUsable("the JSON is malformed, perhaps truncated", getattr(cause, "lineno", None))
 
 
 # Metrics of benchmark files in SI units, and parsers of keys that files of several tools share.

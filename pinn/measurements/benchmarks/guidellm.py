@@ -29,7 +29,7 @@ def is_guidellm(document: Document) -> str:
     """Return the keys by which a file of guidellm is recognized, as text; empty for other files."""
     points = document.first.trees("benchmarks")
     is_own = any("request_latency" in point.at("metrics") for point in points)
-    return "the keys benchmarks and, below it, metrics.request_latency" if is_own else ""
+    return "the key benchmarks with metrics.request_latency inside it" if is_own else ""
 
 
 def guidellm_points(document: Document) -> list[Tree]:
@@ -62,7 +62,7 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
     prompt, output = (_of(metrics, f"{side}_token_count") for side in ("prompt", "output"))
     lengths = reading.stated_lengths(prompt, output, std="std_dev")
     sending = reading.concurrency(concurrency), reading.or_stated("request_rate", rate)
-    prefix = reading.prefix(_prefix(point), "prompts share prefixes as the file states")
+    prefix = reading.prefix(_prefix(point), "prompts share prefixes as stated in the file")
     load = Load(served + failed, *lengths, *sending, process, prefix=prefix)
     return reading.run(load, figures, served, failed, _server(point, config))
 

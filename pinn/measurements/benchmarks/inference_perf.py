@@ -50,14 +50,14 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
     shared, server = config.at("data", "shared_prefix"), config.at("server")
     output = shared.number("output_len") if server.is_true("ignore_eos") else None
     if output is not None:
-        asked = "every output has the length that config.yaml asks for"
+        asked = "every output has the length requested in config.yaml"
         reading.assumed.append(f"{asked} (the tool's own count of output tokens is too low)")
     if output is None and given.output_tokens is None:
         # After 0.6.1, reports have the server's count of output tokens in output_tokens.
         output = _mean(successes, "output_tokens", "output_len")
-        counted = "output tokens are the tool's count, up to 20 % too low (--output-tokens)"
+        counted = "output tokens are as counted by the tool, up to 20 % too few (--output-tokens)"
         reading.assumed.append(counted)
-    repeats = "prompts repeat and share prefixes as config.yaml states"
+    repeats = "prompts repeat and share prefixes as stated in config.yaml"
     prefix = reading.prefix(_shared_prompts(shared), repeats)
     rate = summary.number("requested_rate")
     has_rate = rate is not None or given.request_rate is not None

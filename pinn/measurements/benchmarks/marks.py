@@ -76,4 +76,4 @@ def nearest(document: Document, tools: Iterable[tuple[str, Mark]]) -> str:
     tool, mark = max(known, key=lambda pair: pair[1].share(document))
     if mark.share(document) < _SIMILAR:
         return ""
-    return f"the keys are like those of {tool}, but without {', '.join(mark.lacking(document))}"
+    return f"the keys resemble those of {tool}, but lack {', '.join(mark.lacking(document))}"

@@ -127,7 +127,9 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
         when = "between the scrapes" if earlier else "since the server's start"
         raise NotUsable(f"the server completed no request {when}")
     given = reading.given
-    reading.assumed.append("latencies start when the request reaches the server's front end")
+    reading.assumed.append(
+        "latencies are measured from the arrival of a request at the server's front end"
+    )
     prompt = _mean(counts, ("request_prompt_tokens",), "prompt_tokens_total", served)
     output = _mean(counts, ("request_generation_tokens",), "generation_tokens_total", served)
     prompt = reading.needed("prompt_tokens", prompt)

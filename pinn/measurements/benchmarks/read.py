@@ -128,7 +128,7 @@ class _Found:
             self.refuse(str(reason), f"{place}, line {line}" if line else place)
         except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             met = printable(error, 60) or type(error).__name__
-            self.refuse(f"a value is not as {tool} writes it ({met})", place)
+            self.refuse(f"a value is not in the format of {tool} ({met})", place)
 
     def report(self, source: str, digest: str) -> ReadReport:
         """Return a report with the counts of runs read and skipped."""
@@ -188,7 +188,7 @@ def _nothing_read(report: ReadReport) -> str:
     return f"{report.source}: no benchmark run could be read: {reasons}{known}"
 
 
-_UNKNOWN = "the file was written by no known tool"
+_UNKNOWN = "the file was not written by a known tool"
 
 
 def _read_document(document: Document, found: _Found) -> None:

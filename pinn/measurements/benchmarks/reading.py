@@ -28,7 +28,7 @@ _SAME = 0.02
 class GivenLoad:
     """Options for data that benchmark files lack; an option that contradicts a file is refused."""
 
-    PANEL: ClassVar[str] = "Load of benchmark files that do not record it"
+    PANEL: ClassVar[str] = "Load, for benchmark files that do not record it"
 
     concurrency: int | None = flag(None, "Maximum number of requests in flight.", least=1)
     request_rate: float | None = flag(

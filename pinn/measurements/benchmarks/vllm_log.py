@@ -151,8 +151,8 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     concurrency = given.concurrency
     if given.request_rate is None and concurrency is None:
         concurrency = int((busy["prefill_requests"] + busy["decode_requests"]).max())
-        reading.assumed.append(f"a closed loop of {concurrency} requests, the largest batch of "
-            "the log (--concurrency, --request-rate)")  # fmt: skip
+        reading.assumed.append(f"a closed loop of {concurrency} requests, the largest batch in "
+                               f"the log (--concurrency, --request-rate)")  # fmt: skip
     prompt = reading.needed("prompt_tokens", busy["prefill_tokens"].sum() / requests)
     output = reading.needed("output_tokens", 1 + decoded / requests)
     sides = reading.lengths(prompt), reading.lengths(output)
@@ -167,8 +167,10 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
     if span < _MIN_SPAN_S:
-        assumed.append("the logged time of an iteration is the time to the next one; with "
-            "asynchronous scheduling, the logged time is shorter")  # fmt: skip
+        assumed.append(
+            "the logged time of an iteration is taken as the time to the next iteration; with "
+            "asynchronous scheduling, that time is too short"
+        )
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
     # Log times are whole seconds. Only steps after the first change of the second and before the
     # last change are counted, because the time of just these steps is known: span - 1 seconds.
@@ -263,7 +265,7 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
         raise NotUsable(f"the file has spans of {len(models)} models, expected one ({names})")
     whole.sort(key=lambda s: s.start_ns)
     begin = whole[0].start_ns
-    reading.assumed.append("latencies start when the request reaches the engine")
+    reading.assumed.append("latencies are measured from the arrival of a request at the engine")
     limit, rate = reading.given.concurrency, reading.given.request_rate
     offsets = tuple((s.start_ns - begin) * NANOSECOND for s in whole) if limit is None else ()
     prompt = Lengths.listed(tuple(max(int(s.numbers["prompt"]), 1) for s in whole))

@@ -257,7 +257,10 @@ def read_csv(path: Path) -> pd.DataFrame:
     )
     missing = [name for name in ("mode", *_RAW_NAMES) if name not in raw.columns]
     if missing:
-        remedy = f"give the file of {PACKAGE} 0.12.0, or for own rows data=own (docs/training.md)"
+        remedy = (
+            f"give the file of {PACKAGE} 0.12.0, or set data=own to train on your own rows "
+            f"(docs/training.md)"
+        )
         raise PinnError(f"{path} lacks the columns {', '.join(missing)}: {remedy}")
     return raw
 

@@ -142,11 +142,12 @@ def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
 
 def _report(found: Outcome, out: str) -> int:
     good = found.ended in ("the time is over", "asked to stop", "all batches are measured")
-    _say(f"{found.ended}: {found.batches} batches, {found.known} of them with a median "
-        f"precise to 1 %; {found.steps} steps, {found.cold} warm-up steps dropped")  # fmt: skip
+    _say(f"{found.ended}: measured {found.batches} batches, {found.known} of them with a median "
+         f"step time precise to 1 %, in {found.steps} steps; dropped {found.cold} warm-up "
+         f"steps")  # fmt: skip
     if found.steps and found.stalls > STALLED * found.steps:
         _say(f"the CPU delays steps: {found.stalls} of {found.steps} steps took more "
-            f"than {FAR:g} times their median, up to {found.worst:.1f} times")  # fmt: skip
+            f"than {FAR:g} times the median of their batch, at most {found.worst:.1f}")  # fmt: skip
     if not found.steps:
         return _fail("nothing was measured")
     _say(f"wrote {os.path.join(out, STEPS_FILE)}; next: pinn calibrate --steps {out}")
@@ -155,7 +156,7 @@ def _report(found: Outcome, out: str) -> int:
 
 def _arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
-        description="Measure whole steps of an engine on this machine.",
+        description="Measure step times of an engine on this machine.",
         epilog="All other flags are passed to the engine, as flags of 'vllm serve'.",
         allow_abbrev=False,
     )

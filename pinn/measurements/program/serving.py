@@ -135,7 +135,7 @@ def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
                 with suppress(subprocess.TimeoutExpired):
                     client.wait(0.5)
             if client.poll() is None:
-                return "skipped, as the load did not finish within its time limit"
+                return "skipped, because the load did not finish within its time limit"
         finally:
             client.kill()
             client.wait()

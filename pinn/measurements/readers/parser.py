@@ -77,7 +77,7 @@ class Shape:
         found = [(f, key, values_of(raws[place], f.kind)) for f, key, place in self._fields]
         kept, large = KeptRows(len(self.heads)), np.zeros(len(self.heads), dtype=bool)
         for field, key, values in found:
-            kept.refuse(f"event with bad value of {key}", [v is None for v in values])
+            kept.refuse(f"event with an invalid value of {key}", [v is None for v in values])
             if field.kind is int:
                 limit = _MAX_NS if field.column.endswith("_ns") else _MAX_COUNT
                 large |= [abs(int(v or 0)) >= limit for v in values]

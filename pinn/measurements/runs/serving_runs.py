@@ -199,7 +199,9 @@ def _usable(
     rules = {
         "a latency is missing or not positive": ~usable,
         "TTFT, ITL and E2E disagree by more than 1 %": off > 0.01,
-        "the load differs from that of the workload": ~pd.Series(as_sent, raw.index, dtype=bool),
+        "the load differs from the specification of its workload": ~pd.Series(
+            as_sent, raw.index, dtype=bool
+        ),
         "run and stage occur twice": raw.duplicated(["run", "stage"]),
     }
     refused: dict[str, int] = {}

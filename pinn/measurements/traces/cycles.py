@@ -393,9 +393,9 @@ def check_target(
     explanation = "" if rows else "the column has no values"
     if ratio < 1:
         explanation = (
-            f"the column's median of {median * 1000.0:.3g} ms is below the roofline lower "
-            f"bound of {floor_median * 1000.0:.3g} ms ({below} of {rows} rows are "
-            "below their own bound), but reading the weights takes longer"
+            f"the column's median of {median * 1000.0:.3g} ms is shorter than reading the weights "
+            f"takes: the median roofline lower bound is {floor_median * 1000.0:.3g} ms, and "
+            f"{below} of {rows} rows are below their own bound"
         )
         explanation += f". {MEANINGS[column]}" if column in MEANINGS else ""
     return {

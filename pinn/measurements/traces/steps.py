@@ -211,7 +211,7 @@ def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -
     release()
     kept = KeptRows(len(server))
     kept.refuse("start time or step number not positive", (start_ns <= 0) | (step_id < 0))
-    kept.refuse("a count is negative or absurd", absurd | (step_id >= MAX_STEP_ID))
+    kept.refuse("a count is negative or implausibly large", absurd | (step_id >= MAX_STEP_ID))
     kept.refuse_repeated(server=server, step=step_id, start=start_ns)
     rows = np.flatnonzero(kept.mask)
     segments = find_segments(server[rows], step_id[rows], start_ns[rows], wall_ns[rows])
@@ -292,7 +292,7 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
     """
     kept = KeptRows(raw.num_rows)
     counts = ["step_id", "computed_tokens", "scheduled_tokens", "prompt_tokens"]
-    kept.refuse("a count is negative or absurd", out_of_range(raw, counts, release))
+    kept.refuse("a count is negative or implausibly large", out_of_range(raw, counts, release))
     known = pc.is_in(pc.utf8_upper(raw["phase"]), pa.array(["PREFILL", "DECODE"]))
     kept.refuse("unknown phase", ~known.to_numpy())
     row = _step_rows(raw, steps)

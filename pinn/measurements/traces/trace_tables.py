@@ -284,7 +284,13 @@ def _medians(rows: Sequence[Mapping[str, float]]) -> str:
         )
         for row in (known[place] for place in places)
     ]
-    return "\n".join(["median interval of one step, by its decode requests (a selection)", *lines])
+    return "\n".join(
+        [
+            "median time from one step's start to the next, by number of decode "
+            "requests (selected)",
+            *lines,
+        ]
+    )
 
 
 def _target(check: Mapping[str, float]) -> str:

@@ -182,14 +182,14 @@ class FleetSimulation(Served):
         found = ["there is one router, and routing takes no time"]
         if self.spec.failures:
             found.append(
-                "requests in flight on a failing server are resent at once and start again"
+                "requests in flight on a failing server are resent immediately and start again"
                 if self.spec.in_flight == RESEND
                 else "requests in flight on a failing server are lost"
             )
         if self.spec.failures or self.spec.autoscaler:
             found += [
-                "GPU hours include the time in which a server starts or drains, not its downtime",
-                "a request waits at the router while no server is open",
+                "GPU hours include the time when a server starts or drains, but not its downtime",
+                "a request waits at the router while no server accepts requests",
             ]
         return found
 

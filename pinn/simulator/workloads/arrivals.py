@@ -66,7 +66,7 @@ def check_requests(count: float, where: str = "the workload") -> None:
     Raises:
         PinnError: If there are more than ``MOST_REQUESTS`` requests.
     """
-    what = f"the number of requests of {where}"
+    what = f"the number of requests in {where}"
     check_size(count, MOST_REQUESTS, what, "lower the rate or the duration")
 
 

@@ -182,7 +182,7 @@ _REMEDY = "remove the key, or give the load as a CSV trace"
 #: file.
 _UNSERVED = {
     "servegen_data": "give the load as a CSV trace, since pinn reads no further files",
-    "cohorts": "write the members of cohorts as clients",
+    "cohorts": "list the members of cohorts as clients",
     "multimodal": "count the tokens of images, audio and video as prompt tokens",
     "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML file",
     "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML file",

@@ -335,7 +335,7 @@ def _moment_s(cell: str) -> str:
 
 def _timeouts(columns: _Columns, arrival: np.ndarray) -> np.ndarray:
     patience = columns.numbers("timeout_s", 0.0)
-    remedy = "leave the cell empty, or give 0, for a client that waits"
+    remedy = "for a client that never times out, give 0 or leave the cell empty"
     columns.refuse(
         patience < 0, lambda i: f"timeout_s must be 0 or more, got {patience[i]:g}: {remedy}"
     )

@@ -34,7 +34,7 @@ from pinn.units import MILLISECOND
 _HASHED_TOKENS = 512
 #: UTF-8 bytes per token, by OpenAI's rule of thumb of four English characters per token.
 _TOKEN_BYTES = 4
-_NOTE = f"Lengths are estimated, with one token for {_TOKEN_BYTES} bytes of text"
+_NOTE = f"Lengths are estimates: one token per {_TOKEN_BYTES} bytes of text"
 #: Keys that an entry may have for its list of messages (``_LISTS``), and a message for its role
 #: (``_SPEAKERS``) and for its text (``_TEXTS``). ``_MODELS``: names that the model's role may have.
 _LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
@@ -92,7 +92,7 @@ def json_entries(path: Path) -> Iterator[Json]:
                 check_size(
                     len(text) - at,
                     MOST_LINE_BYTES,
-                    f"{path}: the bytes of an entry",
+                    f"{path}: the size of an entry in bytes",
                     "split the entry",
                 )
                 more = file.read(_CHUNK_BYTES)
@@ -130,7 +130,7 @@ def _read_mooncake(
             continue
         if most is not None and len(rows) == most:
             break
-        what = f"the number of requests of {path}"
+        what = f"the number of requests in {path}"
         check_size(len(rows) + 1, MOST_REQUESTS, what, "give --num-prompts")
         moment = entry["timestamp"] * MILLISECOND
         rows.append(
@@ -167,7 +167,7 @@ def _mooncake_fault(entry: Any) -> str | None:
             return f"with {name} below 1 or above {MOST_REQUEST_TOKENS:,}"
     ids = entry.get("hash_ids") or []
     if not isinstance(ids, list) or any(not isinstance(each, int) for each in ids):
-        return "with entries of hash_ids that are not numbers"
+        return "with hash_ids that are not numbers"
     return None
 
 
@@ -206,7 +206,7 @@ def _read_conversations(
         if isinstance(found, str):
             refused[found] += 1
             continue
-        what = f"the number of requests of {path}"
+        what = f"the number of requests in {path}"
         check_size(len(turns) + len(found), MOST_REQUESTS, what, "give --num-prompts")
         turns += found
     turns = turns[:most]
@@ -239,7 +239,7 @@ def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
             found.append((history, tokens, known))
             known = history + tokens
         history += tokens
-    return found or "without an answer to a prompt"
+    return found or "without a model's answer to a prompt"
 
 
 def _is_map(value: object) -> bool:

@@ -57,7 +57,7 @@ def build_text_model(fields: ConfigFields) -> BuiltModel:
         import transformers
     except ImportError as error:
         remedy = "run 'pip install pinn-serving[models]'"
-        fault = "layers can be read only with transformers, which is not installed"
+        fault = "reading layers requires transformers, which is not installed"
         raise PinnError(f"{fields.source}: {fault}: {remedy}") from error
     version = transformers.__version__
     known = transformers.CONFIG_MAPPING

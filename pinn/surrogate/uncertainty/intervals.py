@@ -170,7 +170,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
                 f"{path} has the format of another version: fit the checkpoint's intervals again"
             )
         if tree["checkpoint_sha256"] != files.file_sha256(checkpoint):
-            other = f"{path} belongs to another checkpoint than {checkpoint}"
+            other = f"{path} belongs to a checkpoint other than {checkpoint}"
             raise PinnError(f"{other}: fit the intervals of {checkpoint}")
         return StatedIntervals(
             tree["checkpoint_sha256"],

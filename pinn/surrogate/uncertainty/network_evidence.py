@@ -124,7 +124,7 @@ def _far(stated: StatedIntervals, distance: float) -> list[str]:
 _NAMED = 4
 
 _UNSERVED = (
-    "Some of this model's layer types were not measured in any server: expect larger errors."
+    "Some of this model's layer types were not measured on any server: expect larger errors."
 )
 
 

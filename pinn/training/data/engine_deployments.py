@@ -90,16 +90,16 @@ def other_attention(rows: pd.DataFrame) -> pd.Series:
 #: All filters are applied in order.
 _OF_THE_BENCHMARK: sample.Filters = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
-    "GB200 over several nodes, labelled aggregated": several_nodes,
+    "multi-node GB200 deployment labelled as aggregated": several_nodes,
 }
 ENGINE_FILTERS: sample.Filters = {
     **_OF_THE_BENCHMARK,
-    "MTP: every launch script that fits speculates": speculates,
+    "MTP: every matching launch script uses speculative decoding": speculates,
     "MTP: DeepSeek fp8 on B200, 2026-03-25, not config 87": mtp_beside_plain,
     "nightly or glm5 image": development_image,
-    "copy of a measurement in another dump": copy_of_a_row,
-    "saturated: TTFT above 3 s and 8 % of the generation time": silicon.queueing,
-    "linear or sparse attention (Qwen3.5, GLM-5): read separately": other_attention,
+    "duplicate of a measurement in another dump": copy_of_a_row,
+    "saturated: TTFT above 3 s and above 8 % of the generation time": silicon.queueing,
+    "linear or sparse attention (Qwen3.5, GLM-5): evaluated separately": other_attention,
 }
 
 
@@ -144,9 +144,13 @@ ENGINES = (SGLANG, TRTLLM)
 #: longer on the server (InferenceX PR 937: 7,140 tokens became 35,921). The client's fix ef01c2205
 #: of 2026-03-27 works for local model paths, and B300's script passed a hub id until 5fe6d56ee of
 #: 2026-05-15. The length of each prompt is not recorded.
-APART = "DeepSeek on B300, 2026-04-17: prompts about five times too long by the image's tokenizer"
-LINEAR = "linear attention, not trained on; images shared with runs that speculate"
-SPARSE = "sparse attention, not trained on; development images"
+APART = (
+    "DeepSeek on B300, 2026-04-17: prompts made about five times too long by the image's tokenizer"
+)
+LINEAR = (
+    "linear attention (not in the training data); same images as runs with speculative decoding"
+)
+SPARSE = "sparse attention (not in the training data); development images"
 
 
 def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
@@ -205,7 +209,7 @@ def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
     Returns:
         Rows and counts as :func:`read_engines` returns them. ``ttft_s`` has no known meaning.
     """
-    reason = "not of the second campaign, or its TensorRT-LLM after 1.0.0rc3"
+    reason = "not from the second campaign, or from its TensorRT-LLM releases after 1.0.0rc3"
     return _read(None, {reason: not_of_checked_campaign})
 
 

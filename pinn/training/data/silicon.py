@@ -119,10 +119,10 @@ def nightly_image(rows: pd.DataFrame) -> pd.Series:
 FILTERS: Filters = {
     "file of another campaign (harrli)": from_other_campaign,
     "gpt-oss on H100 at concurrency 512": saturated_gpt_oss_on_h100,
-    "copy of a measurement in another dump": copy_across_dumps,
-    "saturated: TTFT above 3 s and 8 % of the generation time": queueing,
-    "TPOT above 1.15 x that of a busier row": slower_than_busier,
-    "slower of two re-runs that differ by more than 15 %": slower_rerun,
+    "duplicate of a measurement in another dump": copy_across_dumps,
+    "saturated: TTFT above 3 s and above 8 % of the generation time": queueing,
+    "TPOT above 1.15x that of a row with more requests in flight": slower_than_busier,
+    "slower of two runs of one configuration that differ by more than 15 %": slower_rerun,
     "nightly image": nightly_image,
 }
 

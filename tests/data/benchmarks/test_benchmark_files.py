@@ -179,12 +179,12 @@ def test_points_of_a_file_are_counted_one_by_one(closed, tmp_path):
     assert [run.name for run in runs] == [f"{tmp_path / 'g.json'}#1"]
     assert report.read == 6
     assert dict(report.refused) == {
-        "the JSON is malformed, perhaps cut off": 1,
+        "the JSON is malformed, perhaps truncated": 1,
         "the file is empty": 1,
         "the type of the load is 'trace replay', expected synchronous, concurrent, throughput, "
         "constant or poisson": 1,
         "the run has no completed request": 1,
-        "the file was written by no known tool": 1,
+        "the file was not written by a known tool": 1,
     }
 
 

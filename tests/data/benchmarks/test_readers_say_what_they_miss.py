@@ -104,7 +104,7 @@ def test_a_json_file_that_was_cut_off_is_named_with_its_line(closed, tmp_path):
     path.write_text(json.dumps(vllm_bench(closed), indent=1)[:-40])
     lines = path.read_text().count("\n") + 1
     with pytest.raises(
-        PinnError, match=f"cut.json, line {lines}: the JSON is malformed, perhaps cut off"
+        PinnError, match=f"cut.json, line {lines}: the JSON is malformed, perhaps truncated"
     ):
         read_benchmarks([path])
 

@@ -157,7 +157,7 @@ def test_steps_written_twice_and_absurd_ones_are_refused(tmp_path: Path) -> None
     assert (report.read, report.accepted) == (5, 2)
     assert dict(report.refused) == {
         "start time or step number not positive": 1,
-        "a count is negative or absurd": 1,
+        "a count is negative or implausibly large": 1,
         "written twice": 1,
     }
 

@@ -121,7 +121,7 @@ def test_events_are_refused_by_what_they_lack(tmp_path: Path) -> None:
     )
     assert refused(raw, "events") == {
         "step.BATCH_SUMMARY without step.id": 1,
-        "event with bad value of queue.running_depth": 1,
+        "event with an invalid value of queue.running_depth": 1,
         "unknown event 'step.NEW_EVENT'": 1,
         "journey.QUEUED without a monotonic time": 1,
         "request event outside a request's span": 1,
@@ -196,7 +196,7 @@ def test_numbers_written_as_other_numbers(tmp_path: Path) -> None:
 
 def test_too_big_an_integer_refuses_its_event(tmp_path: Path) -> None:
     raw = read_lines(tmp_path, [export(span("scheduler_steps_1", summary(2**70, 1000)))])
-    assert refused(raw, "events") == {"event with bad value of step.id": 1}
+    assert refused(raw, "events") == {"event with an invalid value of step.id": 1}
 
 
 def test_servers_are_told_apart_by_their_resource(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_the_newest_whole_release_is_read_and_of_newer_tables_what_later_ones_ti
     seconds = found.set_index("m")["seconds"].to_dict()
     assert seconds == pytest.approx({1: 2e-4, 2: 2e-4, 4: 3e-4, 8: 3e-4})
     assert [report.version for report in reports] == ["vllm 0.31.0", f"vllm {VLLM}"]
-    assert reports[1].refused == {"timed again in a later release": 1}
+    assert reports[1].refused == {"measured again in a later release": 1}
     assert len(GEMM_LAYOUT.read_all([H100], {"h100_sxm": GPU}, tmp_path)[0]) == 3
     monkeypatch.setattr(table, "systems_folder", lambda: tmp_path)
     assert GEMM_LAYOUT.path(newest).parent.name == VLLM

@@ -190,9 +190,12 @@ def test_warnings_and_exclusions_are_printed_in_full():
     assert "many requests failed" in joined
     assert "excluded: y.json: overloaded" in joined
     assert "1 are not shown" in joined
-    assert "Likely causes: runs of an overloaded server (x.json), which --force includes" in joined
+    assert (
+        "Likely causes: runs of an overloaded server (x.json), included because of --force"
+        in joined
+    )
     server = report.CalibratedServer(fit_of(found, kept=False), False, tuple(notes))
-    assert server.refusal.endswith("so that the runs of an overloaded server are excluded")
+    assert server.refusal.endswith("to exclude the runs of an overloaded server")
 
 
 def test_the_header_has_the_release_its_origin_and_the_flags_that_were_given():
@@ -262,8 +265,8 @@ def test_inference_perf_s_percentiles_and_assumptions_are_read(folders):
     assert not any(name.startswith("tpot_p") for name in run.figures)
     assert run.load.output.mean == 200
     text = " ".join(run.assumed)
-    assert "every output has the length that config.yaml asks for" in text
-    assert "prompts repeat and share prefixes as config.yaml states" in text
+    assert "every output has the length requested in config.yaml" in text
+    assert "prompts repeat and share prefixes as stated in config.yaml" in text
 
 
 def test_scores_name_excluded_runs_and_show_each_load_once():
