@@ -159,7 +159,7 @@ def blis_basis(
     return blis_features(blis_model(deployment), totals) * MICROSECOND
 
 
-#: Request features with which a formula predicts the part of TTFT before the first step.
+#: Request features in a formula's TTFT, in addition to the steps up to the first token.
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
