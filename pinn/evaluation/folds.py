@@ -36,7 +36,7 @@ from pinn.training.serving_rows import ServingRows
 
 # Publishing a trained checkpoint and its tables in the folder that commands read by default.
 
-#: Tables of a checkpoint's cross-validation errors, stored beside the checkpoint.
+#: Tables of a checkpoint's cross-validation errors, stored next to the checkpoint.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
 #: Folder of the networks that were each trained without one model. Each file is named after that

@@ -63,7 +63,7 @@ _ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a scorecard summary. ``error`` and ``bias`` are means of |log(predicted / measured)|
 #: and of its signed value, in percent. ``inside`` is the percentage of rows inside their intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
-#: Name of the file of :func:`training_noise` beside the shipped checkpoint, with the columns
+#: Name of the file of :func:`training_noise` next to the shipped checkpoint, with the columns
 #: ``group`` and ``score``.
 NOISE_FILE = "training_noise.csv"
 #: First columns of the ledger, a table with one row of scores per checkpoint. ``panel`` is the

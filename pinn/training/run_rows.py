@@ -58,7 +58,7 @@ class RunRows:
     weight: Float[np.ndarray, " n"]
 
 
-#: Empty ``RunRows``, for fits without serving runs.
+#: Empty ``RunRows`` for fits without serving runs.
 NO_RUNS = RunRows(
     np.zeros(0, dtype=np.int64),
     np.zeros((0, len(STEP_FEATURES))),

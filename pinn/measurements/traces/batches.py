@@ -259,7 +259,7 @@ def _filled(
     return news if (news > 0).all() and news[-1] <= budget - others[-1] else None
 
 
-# Batches of steps from the best available data, as sums from which step features are computed.
+# Batches of steps from the best available data, as sums for computing step features.
 #
 # The steps of an interval between two sampled steps are represented by a weighted list of batches:
 # the batch of every step if all are known, else the batches of its two ends, each weighted by half

@@ -126,10 +126,10 @@ def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
 
 # Batches of selected intervals, as weighted sums for a linear fit.
 #
-# If steps are scheduled ahead (see ``is_ahead``), the engine runs in an interval the batches that
-# were scheduled one step earlier. A single cycle therefore has the batch of the preceding step,
-# which is known if that step was sampled. An interval of several steps (a window) is represented by
-# the batches at its ends and right before its ends.
+# If steps are scheduled ahead (see ``is_ahead``), an interval runs the batches that were scheduled
+# one step earlier. A single cycle therefore runs the batch of the preceding step, which is known if
+# that step was sampled. An interval of several steps (a window) is represented by the batches at
+# its ends and right before its ends.
 
 
 class IntervalBatches:
