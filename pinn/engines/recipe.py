@@ -222,7 +222,7 @@ def _default(row: dict[str, str]) -> Default:
 # Measured releases of each engine, as text for reports.
 
 MEASURED_FILE = "measured.csv"
-#: Value that stands for all releases of an engine in ``data/engines/measured.csv``.
+#: Value that denotes all releases of an engine in ``data/engines/measured.csv``.
 ALL = "all"
 
 
