@@ -108,7 +108,7 @@ __all__ = [
     "sweep",
 ]
 
-#: Module of :mod:`pinn.api` -> functions and classes that ``pinn`` takes from it.
+#: Functions and classes that ``pinn`` re-exports, by module of :mod:`pinn.api`.
 _MODULES = {
     "breakdown": "breakdown",
     "calibration": "CalibratedServer calibrate",

@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-#: Maximum number of characters of an error message, and of a file name in a message.
+#: Maximum length, in characters, of an error message, and of a file name in a message.
 _MESSAGE_CHARACTERS = 2000
 NAME_CHARACTERS = 200
 

@@ -63,7 +63,7 @@ def main(
     load = flags.draw(rate, 0)
     small = replace(flags, num_prompts=80)
     engine = EngineSpec(kv_offloading_size=tier_gib or None)
-    simulate(deployment, small.draw(rate, 0), latency, engine)  # compile code before timing
+    simulate(deployment, small.draw(rate, 0), latency, engine)  # compile the code before timing
     run, wall_s, cpu_s = timed(lambda: simulate(deployment, load, latency, engine))
     # ru_maxrss is in KiB on Linux and in bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024

@@ -22,9 +22,9 @@ from timing import timed
 
 _SPAN_ID = re.compile(r'("(?:spanId|parentSpanId)":")[0-9a-f]{4}')
 _MIB = 2**20
-# The traces are written by the synthetic engine of the tests.
+# The synthetic engine of the tests writes the traces.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-#: Numbers of cores, by name of a parsing job.
+#: Number of CPU cores of each parsing job, by name of the job.
 JOBS = {"json": 1, "pinn_1": 1, "pinn_2": 2}
 _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolValue": bool}
 
@@ -71,7 +71,7 @@ def run_job(name: str, path: Path) -> None:
     else:
         from pinn.measurements.readers.vllm import parse_file
 
-        # The job parses the file to raw tables, which are then discarded.
+        # The job parses the file into raw tables, which are then discarded.
         _, wall, cpu = timed(lambda: [None for _ in parse_file(path, JOBS[name])])
     print(wall, cpu)
 

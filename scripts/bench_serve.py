@@ -27,11 +27,10 @@ from timing import PINN, resident_bytes
 
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-70B")
 GPUS = ("H100", "H200", "B200", "A100")
-#: Prediction requests that all clients repeat, so that the server can answer from its cache.
+#: Prediction requests repeated by all clients, so that the server can answer from its cache.
 USUAL = [{"model": model, "gpu": gpu} for model in MODELS[:2] for gpu in GPUS]
 CANDIDATES = 1000
-#: Duration of the load in seconds, after which the server's memory use is measured for the first
-#: time.
+#: Duration, in seconds, of the load before the first measurement of the server's memory use.
 SETTLING_S = 5.0
 
 

@@ -32,7 +32,7 @@ READ, WRONG, REFUSED, UNBUILT = "read", "wrong", "refused", "not built"
 OFF_MODULES = "read off modules"
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _EXPERTS = {"n_routed_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}
-#: Required sizes that a model type's default configuration in transformers lacks, by model type.
+#: Required sizes missing from a model type's default configuration in transformers, by model type.
 SIZES: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
@@ -55,7 +55,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"full_attention": _ROPE, "sliding_attention": _ROPE}
     },
 }
-#: Keys that a multimodal model's default configuration must have in addition to those of its text
+#: Required keys of a multimodal model's default configuration, in addition to those of its text
 #: part.
 BESIDE: dict[str, dict[str, Any]] = {
     "aya_vision": {"vision_config": {"model_type": "siglip_vision_model"}},
@@ -66,8 +66,8 @@ BESIDE: dict[str, dict[str, Any]] = {
         "downsample_rate": "1/2",
     },
 }
-#: Model types of decoders that are half of an encoder-decoder model, although none of their keys
-#: shows this.
+#: Model types of decoders that are half of an encoder-decoder model, which none of their keys
+#: reveals.
 HALVES = frozenset({"trocr", "bert-generation"})
 #: Keys of nested configurations that describe parts of the text model itself.
 _OWN_PARTS = frozenset({"attn_config", "ffn_config"})
@@ -123,7 +123,7 @@ def smaller(config: Mapping[str, Any]) -> dict[str, Any]:
             text.update(lists, **{key: min(layers, 8)})
     for key in ("vocab_size", "unpadded_vocab_size"):
         text.update({key: 1024} if isinstance(text.get(key), int) else {})
-    text.pop("hybrid_layer_ids", None)  # Zamba2 derives these layers from its list of layers
+    text.pop("hybrid_layer_ids", None)  # Zamba2 derives these layers from its layer list
     tokens = [key for key in text if key.endswith("_token_id") and text is found]
     text.update({key: 0 for key in tokens if isinstance(text[key], int)})
     return found
@@ -168,7 +168,7 @@ def configurations(model_type: str) -> Iterator[Any]:
     values = cls().to_dict() | BESIDE.get(model_type, {})
     text, tied = values.get("text_config", values), values.get("tie_word_embeddings")
     # The default configurations of a model and of its text part may contradict each other, so both
-    # get equal values.
+    # get the same values.
     text |= SIZES.get(text["model_type"], {})
     text |= {} if tied is None else {"tie_word_embeddings": tied}
     yield cls.from_dict(dict(values))

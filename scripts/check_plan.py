@@ -40,10 +40,11 @@ from pinn.simulator.workloads.load import Load, LoadFlags
 from pinn.simulator.workloads.rates import at_rate
 from pinn.simulator.workloads.workload import PromptGroups, open_loop, shared_prefix
 
-#: Ratio of one rate of the grid to the next lower one; and coarse step of the search in grid rates,
-#: which is also the number of consecutive rates that must pass, or fail, for the search to end.
+#: Ratio between neighbouring rates of the grid; and coarse step of the search as a number of grid
+#: rates, which is also the number of consecutive rates that must pass, or fail, for the search to
+#: end.
 RUNG, FAR = 1.002, 48
-#: Highest rate of the grid as a multiple of the rate at which a replica is always busy.
+#: Highest rate of the grid, as a multiple of the rate at which a replica is always busy.
 MOST = 1000.0
 MODELS = ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-32B", "Qwen/Qwen3-30B-A3B")
 GPUS = ("H100", "H200", "L40S", "A100-SXM-80GB")

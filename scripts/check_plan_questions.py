@@ -33,10 +33,10 @@ from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.serving import ServingSpec
 
 QUESTIONS = Path(__file__).with_name("plan_questions.yaml")
-#: First seed with which fleets are simulated here; plans use the seeds 0 and 1001 to 1004.
+#: First random seed for simulating fleets here. Plans use the seeds 0 and 1001 to 1004.
 FIRST_SEED = 71
-#: Maximum excess over a latency limit as a share of the limit, and maximum extra cost as a share of
-#: the longer search's cost.
+#: Maximum excess over a latency limit, as a share of the limit; and maximum extra cost, as a share
+#: of the longer search's cost.
 MOST_EXCESS, MOST_COST = 0.03, 0.10
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import typer
 
 RENAMES = Path(__file__).with_name("renames.csv")
-#: Names of the module that runs the command line of a checkout, newest first.
+#: Names of the module with the command line of a checkout, newest first.
 COMMAND_LINES = ("pinn.cli.main", "pinn.interface.commands.main")
 LOAD = "prompt_tokens: 512\noutput_tokens: 64\nstages: [{rate: 8, duration: 60}]\n"
 CLOSED = "prompt_tokens: 1024\noutput_tokens: 128\nconcurrency: 64\nrequests: 640\n"
@@ -50,7 +50,7 @@ COMMANDS = (
     "kernels errors",
 )
 TOLERANCE = 1e-9
-#: Keys whose values are not compared: the release of pinn, and timings.
+#: Keys whose values are not compared: pinn's release, and timings.
 ABOUT = ("simulated_by", "exporter", "seconds")
 
 
@@ -69,7 +69,7 @@ def outputs(checkout: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
             raise SystemExit(f"'pinn {command}' failed in the checkout {checkout}: {done.stderr}")
         found[f"printed by {command.split()[0]} {command.split()[-1]}"] = done.stdout.split()
     found |= {path.name: json.loads(path.read_text()) for path in sorted(out.rglob("*.json"))}
-    # The order of rejected candidates is arbitrary before 0.2, so they are sorted.
+    # Sort the rejected candidates, whose order is arbitrary before release 0.2.
     found["plan.json"]["left_out"].sort(key=json.dumps)
     for path in out.glob("*.csv"):
         found[path.name] = list(csv.reader(path.read_text().splitlines()))
@@ -111,7 +111,7 @@ def differences(before: Any, after: Any) -> list[str]:
 def _same(before: Any, after: Any) -> bool:
     try:
         return math.isclose(float(before), float(after), rel_tol=TOLERANCE)
-    except (TypeError, ValueError):  # at least one of the two is no number
+    except (TypeError, ValueError):  # at least one of them is not a number
         return bool(before == after)
 
 

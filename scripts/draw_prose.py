@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from prose_pieces import Piece, pieces
 
-#: Numbers of pieces that an odd seed draws and that an even seed draws, by kind of piece.
+#: Number of pieces of each kind in the sample of an odd seed, and of an even seed.
 COUNTS = {
     "docstring": (10, 10),
     "comment": (5, 5),

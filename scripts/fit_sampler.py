@@ -20,14 +20,13 @@ from pinn.specs.gpu import load_gpu
 TIMED = Path(__file__).parents[1] / "data/kernels/sampler_h100_sxm.csv"
 GPU = "H100-SXM"
 GROUPS = ("TAKEN", "DRAWN", "MASS", "COUNT_BESIDE_MASS", "COUNT", "RATIO", "PENALIZED")
-#: Groups of kernels that a sampling setting needs in addition to those of greedy sampling, by
+#: Kernel groups required by a sampling setting, in addition to those of greedy sampling, by
 #: setting.
 ASKED = {
     "draw": "DRAWN", "top-p": "MASS", "top-k": "COUNT", "min-p": "RATIO", "penalties": "PENALIZED",
 }  # fmt: skip
 
-#: Scales of launch_s, logit_s and slowdown, with which the least-squares problem is
-#: well-conditioned.
+#: Scales of launch_s, logit_s and slowdown that make the least-squares problem well-conditioned.
 _UNITS = np.array([1e-5, 1e-10, 1.0])
 
 

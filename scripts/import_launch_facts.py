@@ -29,7 +29,7 @@ _MODELS = {
     "DeepSeek-R1": "deepseek-ai/DeepSeek-R1",
     "Qwen3.5-397B-A17B": "Qwen/Qwen3.5-397B-A17B",
 }
-#: Prefixes of the names of environment variables that affect neither steps nor the schedule.
+#: Name prefixes of environment variables that affect neither step times nor the schedule.
 _IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", "TLLM_OVERRIDE")
 
 
@@ -52,8 +52,8 @@ COLUMNS = (
     "own_change", "borrowed", "points", *FLAGS, "script", "commit",
 )  # fmt: skip
 
-#: Column -> column of the source table and a regular expression. The value is the expression's
-#: group, or ``yes`` if it matches and has no group.
+#: Column of the source table and regular expression, by column. The value is the expression's
+#: group, or ``yes`` if the expression matches and has no group.
 _PATTERNS = {
     "own_change": ("change_of", "^this configuration$"),
     "enable_dp_attention": ("dp_attention_passed", "^true$"),

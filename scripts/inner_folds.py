@@ -43,7 +43,7 @@ from pinn.training.run_scalars import RunFit, RunFitSettings
 from pinn.training.serving_rows import ServingRows, simulate_rows
 from pinn.training.teacher import Teacher
 
-#: Columns of the scorecard that are printed.
+#: Scorecard columns to print.
 SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 

@@ -12,7 +12,7 @@ import torch
 import typer
 
 ROOT = Path(__file__).resolve().parents[1]
-# The cases of the golden vectors are imported from the tests.
+# The tests define the cases of the golden vectors.
 sys.path.append(str(ROOT / "tests" / "export"))
 
 

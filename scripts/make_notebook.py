@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "docs" / "python.ipynb"
-#: Path of the page that building the docs writes.
+#: Path of the page that the docs build writes.
 PAGE = ROOT / "docs" / "reference" / "notebook.md"
 
 

@@ -27,8 +27,8 @@ from pinn.units import MILLISECOND
 PACKAGE, VERSION = "aiconfigurator", "0.12.0"
 COLUMNS = ("row_id", "ttft_s", "tpot_s", "recipe", "reason")
 
-#: Ways (recipes) to describe a deployment to AIConfigurator, which are tried in this order until
-#: one gives a prediction.
+#: Ways (recipes) to describe a deployment to AIConfigurator, tried in this order until one yields a
+#: prediction.
 RECIPES = ("adapter", "fp8_gemm", "checkpoint")
 
 _MODELS = {
@@ -41,8 +41,8 @@ _MODELS = {
     "Qwen/Qwen3-32B": "Qwen/Qwen3-32B",
     "Qwen/Qwen3-235B-A22B-FP8": "Qwen/Qwen3-235B-A22B-FP8",
 }
-#: (Model, number format) -> checkpoint whose config states the format. For all others, an argument
-#: of the estimator states the format.
+#: Checkpoint whose config states the number format, by model and number format. For all other
+#: pairs, an argument of the estimator states the format.
 _CHECKPOINTS = {
     ("openai/gpt-oss-120b", "mxfp4"): "openai/gpt-oss-120b",
     ("openai/gpt-oss-120b", "mxfp4_mxfp8"): "openai/gpt-oss-120b",

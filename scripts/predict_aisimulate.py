@@ -30,7 +30,7 @@ PACKAGE, VERSION = "aisimulate", "0.13.0.dev202610270000000085"
 #: Number of tokens per hash in a Mooncake trace (the package's default). Prompts with equal hashes
 #: share these tokens.
 TRACE_BLOCK = 512
-#: Value of ``max_num_seqs`` if the row states none: vLLM's default on these GPUs
+#: Value of ``max_num_seqs`` if a row states none: vLLM's default on these GPUs
 #: (data/engines/defaults.csv).
 SEATS = 1024
 
@@ -123,7 +123,7 @@ def _predict_row(row: pd.Series) -> tuple[str, float, float, str, str]:
             checked = CorePredictionConfig.model_validate(stated)
             try:
                 found = run_prediction(checked, stack="engine", runner_factory=factory).summary
-            except PredictionExecutionError as error:  # kernel tables or memory are missing
+            except PredictionExecutionError as error:  # no kernel tables, or not enough memory
                 why = kind_of_failure(error)
                 continue
             ttft_s, tpot_s = (found[f"mean_{name}_ms"] * MILLISECOND for name in ("ttft", "tpot"))

@@ -14,24 +14,23 @@ from pathlib import Path
 from pinn.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Table of the deployments that engines refuse, with a reason and a remedy for each.
+#: Table of the deployments rejected by engines, with a reason and a remedy for each.
 REFUSALS = "data/engines/refusals.csv"
 #: Names of functions whose arguments are help texts of command-line options.
 _FLAGS = ("flag", "Flag", "cost")
-#: Minimum number of words of a sentence of docs, and of a string in code that counts as prose.
+#: Minimum number of words in a sentence of docs, and in a string in code, to count as prose.
 _WORDS_OF_SENTENCE, _WORDS_OF_STRING = 4, 5
-#: Maximum context that is shown with a piece: lines of code under a comment, and characters of the
+#: Maximum context shown with a piece: lines of code below a comment, and characters of the
 #: statement around a string.
 _LINES_OF_CODE, _CODE_CHARACTERS = 3, 300
 _WORD = re.compile(r"(?<![\w{.'\"/-])[A-Za-z][a-z]+(?=$|[ .,;:])")
-#: Pattern of strings that are no prose: regular expressions, patterns of log lines, and code.
+#: Pattern of strings that are not prose: regular expressions, patterns of log lines, and code.
 _NOT_PROSE = re.compile(r"\.\*|\\[a-z]|\(\?|#[a-z]|^[^\w{'\"*-]|^--?\w+$|</?\w+>")
 _NOT_COMMENT = re.compile(r"#\s*(?:noqa|type:|fmt:|mypy:|!|pragma)")
-#: Bold heading at the beginning of a paragraph. It is shown as context of the paragraph's first
-#: sentence.
+#: Bold heading at the beginning of a paragraph, shown as context of the paragraph's first sentence.
 _RUN_IN = re.compile(r"\*\*([^*]+[.:!?])\*\*\s*")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)[)*]*\s+(?=[A-Z0-9`\[*(])")
-#: Pattern of text in docs that is skipped: code, lists of pages, generated parts and HTML comments.
+#: Pattern of skipped text in docs: code, lists of pages, generated parts and HTML comments.
 _SKIPPED = re.compile(
     r"^```.*?^```$|^:{3,}.*?^:{3,}$|<!-- begin .*?<!-- end -->|<!--.*?-->",
     re.DOTALL | re.MULTILINE,

@@ -27,7 +27,7 @@ from pinn.errors import PinnError
 DEFAULTS = Path(__file__).resolve().parents[1] / "data" / "engines" / "defaults.csv"
 KERNELS = DEFAULTS.with_name("expert_kernels.csv")
 #: Modules that read an engine's releases, by engine, in the order of the tables. TensorRT-LLM's
-#: package has no source to read.
+#: package contains no source to read.
 ENGINES = {"vllm": vllm, "sglang": sglang}
 _CACHE = Path.home() / ".cache" / "pinn" / "engine_wheels"
 

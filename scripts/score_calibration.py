@@ -27,7 +27,7 @@ from page_parts import write_part
 from pinn.common.files import file_sha256, find_checkpoint
 from pinn.common.screen import Column, Grid
 
-# The tests have the functions that write benchmark files and traces.
+# The tests define the functions that write benchmark files and traces.
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(TESTS / each) for each in ("", "data/benchmarks", "training/calibration")]
 
@@ -82,7 +82,8 @@ def as_it_is(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
     return table.round(2)
 
 
-#: Functions that compute a part of the scores and that return its table for a docs page, by part.
+#: Functions that compute a part of the scores, and functions that return its table for a docs page,
+#: by part.
 PARTS: dict[str, tuple[Callable[[int], Scores], Callable[..., pd.DataFrame]]] = {
     "steps": (lambda _: servers.score_steps(), as_it_is),
     "deployments": (lambda _: deployments.score(), shown_deployments),

@@ -95,7 +95,7 @@ def main(
     if against is None:
         print(panel.panel_grid(panel.group_scores(found)).markdown())
         return
-    noise = pd.Series(0.0, found["group"].unique())  # no network, so no noise of training
+    noise = pd.Series(0.0, found["group"].unique())  # without a network, there is no training noise
     table, verdict = panel.compare_panels(panel.read_panel(against), found, noise, alone)
     print(f"{panel.panel_grid(table).markdown()}\n\nB is {verdict}.")
 

@@ -35,37 +35,37 @@ from pinn.training.data import engine_deployments, silicon
 # The rows come from the public benchmark of :mod:`pinn.training.data.engine_deployments`, behind
 # NVIDIA Dynamo. A row is a closed loop whose concurrency counts the requests of all servers. Only
 # the database dump states the number of servers, so only its rows can be simulated. Many rows state
-# Dynamo's release, so engines get the defaults of the table's default release. Speculative decoding
-# (MTP) is not marked and uses the same images as plain runs, so some rows may include it.
+# Dynamo's release, so engines get the defaults of the table's default release. Rows with
+# speculative decoding (MTP) are not marked and use the same images as other rows, so some rows may
+# include it.
 
 POOLS = ("prefill", "decode")
 
-#: Number of matrix rows that share a scale in block formats. A slice of an expert must have whole
-#: blocks.
+#: Number of matrix rows that share a scale in block formats. A slice of an expert must contain
+#: whole blocks.
 _BLOCK = 128
 #: GPUs for which SGLang's scripts keep the model's own KV cache format; all other scripts set fp8.
 _PLAIN_CACHE = ("h100_sxm", "h200_sxm")
-#: Number of GPUs per machine. Servers of SGLang on more GPUs are assumed to exchange tokens by
-#: DeepEP, as ``--moe-a2a-backend`` of the wide-EP recipes of 2025 and 2026 states (not checked
-#: again since).
+#: Number of GPUs per machine. SGLang servers on more GPUs are assumed to exchange tokens by DeepEP,
+#: as ``--moe-a2a-backend`` in the wide-EP recipes of 2025 and 2026 states (not rechecked since).
 _MACHINE_RANKS = 8
-#: (Number format, GPU) -> ``--chunked-prefill-size`` in SGLang's aggregated scripts
-#: (``data/engines/launch_facts.csv``). All other servers of SGLang, and those of vLLM, have their
-#: engine's default.
+#: ``--chunked-prefill-size`` in SGLang's aggregated scripts (``data/engines/launch_facts.csv``), by
+#: number format and GPU. All other SGLang servers, and vLLM servers, have their engine's default.
 _CHUNKS = {
     ("nvfp4", "b200_sxm"): 16384,
     ("fp8_block", "b200_sxm"): 32768,
     ("fp8_block", "h200_sxm"): 32768,
 }
 _USUAL_TOKENS = 8192
-#: Share of GPU memory for weights and KV cache. It is large enough for all requests, since rows in
+#: Share of GPU memory for weights and KV cache, large enough for all requests, because rows in
 #: which requests waited for memory are excluded.
 _MEMORY_SHARE = 0.97
 #: TensorRT-LLM's default ``max_num_tokens``; and the number of tokens by which its scripts' token
-#: budgets exceed decodes plus a prompt, and of which they are multiples. Without room for a prompt
-#: in a step with all decodes, some prompts would starve.
+#: budgets exceed decodes plus a prompt, and of which the budgets are multiples. If a step with all
+#: decodes had no room for a prompt, some prompts would starve.
 _TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
-#: Tokens by which ``--max-model-len`` exceeds prompt and output, as in the benchmark's workflow.
+#: Number of tokens by which ``--max-model-len`` exceeds prompt plus output, as in the benchmark's
+#: workflow.
 _MODEL_LEN_MARGIN = 200
 
 _LAYOUT = ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "num_workers")
@@ -79,7 +79,7 @@ def without_workers(rows: pd.DataFrame) -> pd.Series:
     return rows[[f"{pool}_num_workers" for pool in POOLS]].isna().any(axis=1)
 
 
-#: Rules by which rows are refused, by reason. The rules are applied in this order.
+#: Filters of rows, by reason for refusing a row, in order of application.
 DISAGGREGATED_FILTERS = {
     "file of another campaign (harrli)": silicon.from_other_campaign,
     "duplicate of a measurement in another dump": engine_deployments.copy_of_a_row,
@@ -194,8 +194,8 @@ def _spreads_experts(row: pd.Series, pool: str) -> bool:
 
 # Measured P/D deployments: predicted decode TPOT and TTFT.
 #
-# With thousands of clients on dozens of GPUs, simulations of all rows would be slow. A row is
-# therefore computed in its steady state, by the laws of closed queueing networks (Denning and
+# Simulating all rows would be slow, because they have thousands of clients on dozens of GPUs. The
+# steady state of a row is therefore computed by the laws of closed queueing networks (Denning and
 # Buzen, "The operational analysis of queueing network models", 1978). ``C`` clients send at the
 # rate
 #

@@ -31,9 +31,9 @@ import pinn
 
 #: Deployment of the traces: two replicas with one GPU each, without prefix caching. Their vLLM
 #: release and token budget are unknown. The budget is inferred from the rows in which requests
-#: wait, which are not scored: every step is full there, and the median TPOT is 37 ms with about 13
-#: decodes. A step is predicted to take 32 ms with a budget of 256 tokens, 54 ms with 512 and 817 ms
-#: with the default of 8,192.
+#: wait, which are not scored. Every step of these rows is full, and the median TPOT is 37 ms with
+#: about 13 decodes. A step is predicted to take 32 ms with a budget of 256 tokens, 54 ms with 512
+#: and 817 ms with the default of 8,192.
 DEPLOYMENT = {
     "model": "Qwen/Qwen3-32B", "gpu": "H200", "max_model_len": 16384,
     "enable_prefix_caching": False, "max_num_batched_tokens": 256,
@@ -45,8 +45,8 @@ FEATURES = [
     "num_tokens_generated", "prefix_cache_score", "prefill_tokens_in_flight",
     "decode_tokens_in_flight",
 ]  # fmt: skip
-#: Types and objectives of the predictor's models, with the default settings of each library.
-#: LightGBM is replaced by scikit-learn's histogram trees with LightGBM's settings.
+#: Types and objectives of the predictor's models, with each library's default settings. LightGBM is
+#: replaced by scikit-learn's histogram-based trees with LightGBM's settings.
 LEARNERS: dict[str, Callable[[], Any]] = {
     "xgboost, mean": lambda: XGBRegressor(n_jobs=1),
     "xgboost, quantile": lambda: XGBRegressor(
@@ -57,7 +57,8 @@ LEARNERS: dict[str, Callable[[], Any]] = {
     "bayesian ridge": lambda: make_pipeline(StandardScaler(), BayesianRidge()),
 }
 QUANTILE = 0.9
-#: Number of recorded rows that learners are fitted to, with or without seed data.
+#: Number of recorded rows that models are fitted to, with or without simulated training entries
+#: (seed data).
 FIRST = 100
 PROMPTS, RUNNING = [0, 100, 1000, 4000, 7000, 13_000], [0, 2, 4, 8, 16, 32]
 

@@ -44,7 +44,7 @@ FLAGS = {
 }
 WHOLE = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len",
          "max_num_seqs", "max_num_batched_tokens", "block_size"}  # fmt: skip
-#: First vLLM release whose errors are scored.
+#: First vLLM release for which errors are scored.
 SINCE = "0.10.2"
 
 
@@ -104,8 +104,8 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
     """
     errors = 100 * ((rows["kv"] - rows["kv_logged"]) / rows["visible"]).abs()
     vllm = errors[rows["engine"] == VLLM].sort_values()
-    # Conformal quantile: a new error is below this value with a probability of 90 %, given n past
-    # errors.
+    # Conformal quantile: given n past errors, a new error is below this value with a probability of
+    # 90 %.
     least = vllm.iloc[min(math.ceil(0.9 * (len(vllm) + 1)), len(vllm)) - 1]
     found = {OTHER: (len(errors), errors.max())}
     for kind in sorted({kind for kinds in rows["kinds"] for kind in kinds}):

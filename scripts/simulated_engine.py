@@ -16,11 +16,11 @@ from pinn.engines.deployment import Deployment
 from pinn.measurements.program.batches import Limits, Wanted
 from pinn.measurements.program.table import Step
 
-#: Step times are computed at multiples of this number of context tokens, and interpolated linearly
+#: Step times are computed at multiples of this number of context tokens and interpolated linearly
 #: in between.
 _GRID = 256
 
-#: Time in seconds that passes in a step without work.
+#: Duration, in seconds, of a step without work.
 _IDLE_S = 1e-4
 
 

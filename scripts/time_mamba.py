@@ -28,13 +28,13 @@ from torch import Tensor
 
 DEVICE = "cuda"
 REPLAYS, MOST_CALLS = 10, 32
-#: Minimum total size of the states that one CUDA graph uses, in bytes: four times an H100's L2
-#: cache of 50 MB, so that states are not cached.
+#: Minimum total size, in bytes, of the states used by one CUDA graph: four times an H100's L2 cache
+#: of 50 MB, so that states are not read from the cache.
 STATE_POOL_BYTES = 200e6
-#: Number of requests for which convolution states are allocated; kernels are compiled for this
-#: number.
+#: Number of requests for which convolution states are allocated and kernels are compiled.
 TAIL_LINES = 1024
-#: Prompt tokens and decodes with which every variant of the kernels is compiled, at low memory use.
+#: Numbers of prompt tokens and decodes for compiling every variant of the kernels with little
+#: memory.
 WARM_TOKENS, WARM_DECODES = 4096, 16
 CONV_WIDTH = 4
 DECODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -127,7 +127,7 @@ class Layer:
     def __init__(self, shape: Shape, ops: SimpleNamespace) -> None:
         self.shape, self.ops, s = shape, ops, shape
         self.state = (s.nheads, s.head_dim, s.d_state)
-        # Number of channels of the values, and of the keys and queries (B and C) of all groups.
+        # Number of channels of the values, and of the keys and queries (B and C) in all groups.
         self.channels = s.nheads * s.head_dim + 2 * s.n_groups * s.d_state
         self.decay = -torch.rand(s.nheads, device=DEVICE) - 0.1
         self.skip, self.step_bias = (torch.rand(s.nheads, device=DEVICE) for _ in range(2))
@@ -272,8 +272,7 @@ def seconds(calls: Calls) -> float:
 def points(layer: Layer, warm: bool = False) -> Iterator[tuple[dict[str, object], Calls]]:
     """Yield the columns that describe a row of the table, and the kernel calls to time for it."""
     shape = {**layer.shape._asdict(), "state": layer.shape.state.itemsize}
-    # Triton tunes the kernels for the first prompt length, so a prompt of medium length comes
-    # first.
+    # Triton tunes the kernels for the first prompt length, so start with a prompt of medium length.
     for sequences, tokens in sorted(PROMPTS, key=lambda prompt: prompt != (1, 2048)):
         if warm and sequences * tokens > WARM_TOKENS:
             continue

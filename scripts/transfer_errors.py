@@ -36,8 +36,8 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 from pinn.training.synthetic import TAUGHT_RELEASES, catalog_models, started, synthetic_deployments
 from pinn.training.teacher import features_of_batches, projected_parts, saved_scalars
 
-#: Seed of deployments and batches. It is larger than any seed of a training, so that the draws
-#: differ.
+#: Random seed for deployments and batches, larger than any training seed, so that they differ from
+#: those of the training.
 SEED = 1_000_003
 
 

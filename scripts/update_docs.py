@@ -285,7 +285,7 @@ if "PINN_STEPS_DIR" in os.environ:
     PARTS["calibration"] = lambda: calibration(Path(os.environ["PINN_STEPS_DIR"]))
 
 
-#: Name -> function, for generated parts that take minutes to compute. The counts above the tables
+#: Functions by name, for generated parts that take minutes to compute. The counts above the tables
 #: in these parts do not depend on the checkpoint.
 SCORES: dict[str, Callable[[], str]] = {
     "engines": lambda: printed_from(
@@ -296,7 +296,7 @@ SCORES: dict[str, Callable[[], str]] = {
     "decisions": decisions,
 }
 
-#: Pattern of a plan on a page: the load, the command, and the output.
+#: Pattern of a plan on a docs page: the load, the command, and the output.
 _PLAN = re.compile(r"\$ cat load\.yaml\n(.*?)\n\n(\$ pinn plan .*?[^\\]\n).*?```", re.S)
 
 

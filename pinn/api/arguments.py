@@ -24,7 +24,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Request = TypeVar("_Request")
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
-#: Flag ``quantization`` for the weights' number format, which is not a field of ``ServingSpec``.
+#: Flag ``quantization``, the number format of the weights. It is not a field of ``ServingSpec``.
 FORMAT = Flag(
     "Number format of the weights: bf16, fp16, fp8, fp8_static (static activation scales), "
     "fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (or fp4) or "
@@ -37,7 +37,7 @@ FORMAT = Flag(
 _SERVE = Flag(
     "Launch command with model and flags; other options override its flags.", name="serve"
 )
-#: Pattern of an option's name in the help of a command.
+#: Pattern of an option name in a command's help.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 
 

@@ -20,7 +20,7 @@ from pinn.training.step_breakdowns import StepBreakdowns
 if TYPE_CHECKING:
     from pinn.training.teacher import Teacher
 
-#: Batches that are broken down if the user gives none.
+#: Default batches of a breakdown.
 _EXAMPLES = ("64 decode @ 2000", "1 prefill 2048 @ 0 + 64 decode @ 2000")
 
 

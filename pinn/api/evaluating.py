@@ -62,7 +62,7 @@ def evaluate(**given: object) -> Evaluation:
     from pinn.evaluation.config import compose_config, typed
 
     asked, _ = read_request(requests.SuiteRequest, given)
-    # A run without new fits writes to the cache folder, not to the working directory.
+    # Write a run without new fits to the cache folder, not to the working directory.
     place = [f"output_dir='{cache_folder() / 'evaluate'}'"] if asked.fast else []
     fast = f"fast={str(asked.fast).lower()}"
     try:

@@ -12,7 +12,7 @@ from pinn.specs.flags import Flag
 from pinn.specs.model_variants import format_of
 from pinn.specs.serving import VLLM
 
-#: Flags whose values engines also accept in other notations, such as ``32k``.
+#: Flags whose values engines also accept in other notations, such as ``32k`` for 32,000.
 _SPELLED = ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens")
 
 

@@ -145,7 +145,7 @@ def measuring_program(
         PinnError: If the engine cannot be measured, a flag is mistyped, or the model does not fit
             the GPU and ``force`` is not set.
     """
-    # Mistyped flags are reported before the search for a GPU.
+    # Report mistyped flags before looking for a GPU.
     if wanted.gpu is not None:
         load_gpu(wanted.gpu)
     find_checkpoint(wanted.checkpoint)

@@ -71,7 +71,7 @@ def models(contains: str = "", **given: object) -> KnownModels:
     return KnownModels(tuple(names))
 
 
-#: Explanation of the columns of the table of GPUs.
+#: Explanation of the columns of the GPU table.
 _COLUMNS = (
     "GiB, TB/s: memory size and bandwidth. bf16, fp8, fp4: dense TFLOP/s. link: GPU-to-GPU "
     "bandwidth, one direction. measured: types of training data from this GPU; if none (-), "

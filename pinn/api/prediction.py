@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
     from pinn.engines.configurations import Configuration
 
-    #: Configurations in one of several forms: a table, rows of a table, a grid (a list of values
-    #: per key, as a mapping or text), or a file with one of these.
+    #: One or more configurations: a table, its rows, a grid (a list of values per key, as a mapping
+    #: or text), or the path of a file with any of these.
     AnyConfigurations = pd.DataFrame | Iterable[Configuration] | Configuration | str | Path
 
-#: Batches whose step times are predicted if the user gives none.
+#: Default batches for step time predictions.
 EXAMPLES = (
     "1 decode @ 700",
     "32 decode @ 700",
@@ -53,7 +53,7 @@ EXAMPLES = (
     "1 prefill 2048 @ 0",
     "1 prefill 512 @ 0 + 16 decode @ 600",
 )
-#: Batches that replace ``EXAMPLES`` for a model that generates no tokens.
+#: Default batches for models that do not generate tokens.
 POOLED_EXAMPLES = ("1 prefill 512 @ 0", "16 prefill 512 @ 0")
 
 

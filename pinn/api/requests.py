@@ -16,7 +16,8 @@ from typing import Annotated, ClassVar, get_type_hints
 from pinn.specs.flags import Flag, FlagValue
 from pinn.specs.request_media import MOST_AUDIO_S
 
-#: Help of arguments that mean the same in all requests. A request's docstring may override it.
+#: Help texts of arguments that have the same meaning in all requests. A request's docstring may
+#: override them.
 SHARED = {
     "model": "Model: a name from 'pinn models' or Hugging Face, or the path of a config.json file "
     "or its folder.",
@@ -34,9 +35,9 @@ SHARED = {
     "checkpoint": "Checkpoint of the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
-#: Current names of arguments of functions and options of commands, by alternative name.
+#: Names of function arguments and command options, by accepted alternative name.
 OTHER_NAMES = {"request_rate": "rate"}
-#: Pattern of a name and its help in the Options or Attributes section of a docstring.
+#: Pattern of an argument name and its help in the Options or Attributes section of a docstring.
 _EXPLAINED = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 
 

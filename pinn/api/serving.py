@@ -10,7 +10,7 @@ from pinn.common.files import CHECKPOINT_VARIABLE, find_checkpoint
 from pinn.common.progress import status
 from pinn.errors import PinnError, warn_user
 
-#: Packages that the service needs, for the error if one is missing.
+#: Packages that the service requires, for the error message if one is missing.
 _PACKAGES = "fastapi uvicorn prometheus-client"
 
 

@@ -56,7 +56,7 @@ from pinn.units import GIGA
 if TYPE_CHECKING:
     import pandas as pd
 
-    #: Workload as a path, the content of a plain YAML file, or a table of requests; None if flags
+    #: Workload: a path, the content of a plain YAML file, a table of requests, or None if flags
     #: describe the load.
     AnyWorkload = (
         str | Path | Mapping[str, Json] | Sequence[Mapping[str, Json]] | pd.DataFrame | None
@@ -337,7 +337,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     return simulated_intervals(job, run, halves, LEVEL, about)
 
 
-#: What to use for prefill and decode pools instead of options for a single engine, by option.
+#: Replacements for options of a single engine when prefill and decode pools are used, by option.
 _OF_ONE_ENGINE = {
     "replicas": "write the number of servers in each pool, such as --prefill '2x tp=4'",
     "kv_transfer_bytes_per_s": "give --kv-link-gb-per-s",
@@ -528,6 +528,6 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
         try:
             yield path
         except PinnError as error:
-            # The user does not know the temporary file's path, so errors name the workload instead.
+            # The user does not know the temporary file's path, so errors say "workload" instead.
             said = str(error).replace(str(path), "workload").replace(folder, "workload")
             raise type(error)(said) from None

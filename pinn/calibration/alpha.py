@@ -33,30 +33,31 @@ from pinn.calibration.requests import MIN_REQUESTS, PHASES, RequestRows
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Mean and standard deviation of the share of the running step that an arriving request waits for
-#: before it is queued. The share is uniform from 0 to 1, so these are 1/2 and 1 / sqrt(12).
+#: Mean and standard deviation of the time that an arriving request waits for the running step, as a
+#: fraction of that step. The fraction is uniform from 0 to 1, so these are 1/2 and 1 / sqrt(12).
 _WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
-#: Standard deviation (an assumption) of the share of a step between a request's scheduling and the
-#: first step of its prompt. The expected share is 0, or 1 if steps are scheduled ahead.
+#: Assumed standard deviation of the time between a request's scheduling and the first step of its
+#: prompt, as a fraction of a step. The mean is 0, or 1 if steps are scheduled ahead.
 _SHARE_SPREAD = 0.1
-#: Three constants of the robust fit: the median of squared normal noise divided by its variance;
-#: the residual, in standard deviations, at which Tukey's biweight is 0 (95 % efficient for normal
-#: noise); and a small number that replaces 0 in divisions.
+#: Constants of the robust fit: median of squared standard normal noise; residual, in standard
+#: deviations, from which on Tukey's biweight is 0 (95 % efficient for normal noise); and a small
+#: number that replaces 0 in divisions.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
-#: Prefix of the name of a verdict, the change in a phase's error on later requests. These requests
-#: were held out from the fit.
+#: Name prefix of verdicts on later requests, which were held out from the fit. A verdict is the
+#: change in the error of a phase.
 LATER_REQUESTS = "later requests"
-#: Minimum standard deviation of a phase's noise, in seconds: the clock resolution of journeys.
+#: Minimum standard deviation of a phase's noise, in seconds: the clock resolution of request traces
+#: (journeys).
 _LEAST_S = 1e-6
-#: If a fitted alpha differs from its prior by more standard deviations than this, its prior is
-#: widened.
+#: The prior of a request coefficient (alpha) is widened if the fitted value is more than this many
+#: standard deviations from it.
 _FAR = 2.0
-#: Number of iterations that update weights and noise of the robust fit; and number of time spans of
-#: a run within which residuals count as correlated (an assumption).
+#: Number of iterations of the robust fit, which update the weights and the noise; and number of
+#: time blocks of a run. Residuals within a block are assumed to be correlated.
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)
-#: Standard deviation of the share of the running step for which a phase waits, by phase.
+#: Standard deviation of a phase's wait for the running step, as a fraction of that step, by phase.
 _SHARES = {"arrival_to_queue": _WAIT_SPREAD, "schedule_to_first_token": _SHARE_SPREAD}
 
 Rows = Float[np.ndarray, " requests"]

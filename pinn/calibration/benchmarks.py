@@ -30,33 +30,33 @@ from pinn.simulator.simulate import measured_job, simulate_many
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Metrics of benchmarks as rows that are linear in the coefficients. Rows are computed from
-# simulations of the benchmarks' loads.
+# Benchmark metrics as linear functions of the coefficients, computed from simulations of the loads.
 #
-# For fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
-# batches hardly change with the coefficients. In an open loop slower steps also cause larger
-# batches, so that a metric changes ``gain`` times as much as for fixed batches. The gain is
-# determined by one more simulation in which all times are longer.
+# With fixed batches, a mean latency is a sum of one term per coefficient. In a closed loop the
+# batches hardly change with the coefficients. In an open loop, slower steps also enlarge batches,
+# so a metric changes ``gain`` times as much as with fixed batches. An additional simulation with
+# longer times determines the gain.
 
-#: Metrics to fit by type of latency, in order of preference: only the first metric that a file has
-#: is fitted. Other percentiles of the same latency add little information, and an E2E latency is a
-#: sum of TTFT and ITLs.
+#: Metrics to fit by type of latency, in order of preference. Only the first metric present in a
+#: file is fitted: other percentiles of the same latency add little information, and an E2E latency
+#: is the sum of TTFT and ITLs.
 _FIRST = ("ttft_mean_s", "ttft_p50_s")
 _BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
 _WHOLE = ("e2e_mean_s", "e2e_p50_s")
 _RATES = ("output_tokens_per_s", "requests_per_s")
 
-#: Factor by which one more simulation lengthens all times to measure gains; and the maximum gain.
-#: Gains are limited because near saturation a metric contains little information about step times.
+#: Factor by which an additional simulation lengthens all times to measure gains; and maximum gain.
+#: Gains are limited because metrics near saturation reveal little about step times.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
 
-#: Name of a percentile among metrics, and columns of tables of metrics with their predictions.
+#: Pattern of the names of percentile metrics; and columns of the table of measured and predicted
+#: metrics.
 _PERCENTILE = re.compile(r"_p\d+_s$")
 _ERROR_COLUMNS = ("run", "load", "figure", "measured", "before", "after")
 
 _ALL = slice(None)
 
-#: Number of simulations of a load with different seeds to estimate its sampling noise (an
+#: Number of random seeds with which a load is simulated to estimate its sampling noise (an
 #: assumption).
 _DRAWS = 5
 
@@ -193,9 +193,7 @@ def _behind(figure: str) -> str:
     return "itl_mean_s" if figure.startswith(("tpot", "itl")) else figure
 
 
-# Limits of the fit: at most 7 simulations of each load, fewer if metrics change by less than 0.5 %.
-
-#: At most 7 simulations of each load. They end when metrics change by less than 0.5 %.
+#: Maximum of 7 simulations per load. The fit stops earlier if metrics change by less than 0.5 %.
 _ROUNDS = estimate.Rounds(most=7, tolerance=0.005, whole=7, by_largest=True)
 
 
@@ -376,8 +374,8 @@ def _left_out(
         simulated[out] = found.simulated
         spread[out] = np.hypot(fitted.deviation(found.features) / found.simulated, rows.noise[out])
     before = np.hypot(prior.deviation(rows.features) / rows.simulated, rows.noise)
-    # Metrics of one load are made adjacent, so that their errors count as correlated. Noisy metrics
-    # have lower weights.
+    # Group the metrics by load, because errors of metrics of the same load are correlated. Noisy
+    # metrics have lower weights.
     order = np.concatenate([np.flatnonzero(of_row == load) for load in each_load])
     ratios = [each[order] / rows.measured[order] for each in (rows.simulated, simulated)]
     spreads, weight = [before[order], spread[order]], TIME_NOISE / rows.noise[order]

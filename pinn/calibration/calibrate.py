@@ -18,15 +18,16 @@ from pinn.physics.batch_sums import BatchSums
 from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import overlapped
 
-# Intervals between step starts, as rows that are linear in beta (seconds per unit of a feature).
+# Intervals between step starts as linear functions of the step coefficients (beta, in seconds per
+# unit of a feature).
 #
-# A step takes the longer of kernel launching and the GPU's work. The coefficients before the fit
-# decide which one is longer, and the features of the shorter one are set to 0 (``overlapped``). The
-# step time is then beta . features both before and after the fit.
+# A step lasts as long as the slower of kernel launching and GPU work. The coefficients before the
+# fit determine which one is slower. The features of the other one are set to 0 (``overlapped``), so
+# the step time is beta . features before and after the fit.
 
-#: Minimum and maximum number of steps of an interval (window) for calibration and evaluation.
-#: Shorter windows are mostly noise, longer windows average over changing batches. Both limits are
-#: assumptions; the published trace in the evaluation data has a sample every ten steps.
+#: Minimum and maximum number of steps in an interval (window) for calibration and evaluation.
+#: Shorter windows are mostly noise; longer windows average over changing batches. Both limits are
+#: assumptions. The published trace in the evaluation data has one sample per ten steps.
 WINDOW_STEPS = (5, 15)
 
 PARTS = CALIBRATION, VALIDATION, TEST = "first 60 %", "next 20 %", "last 20 %"
@@ -139,7 +140,7 @@ def _check_target(traces: TraceTables) -> None:
 
 # Calibration of beta, a server's coefficients of step time, to measured step times.
 
-#: Types of trace intervals to calibrate to: means of several steps, single steps, or both.
+#: Types of trace intervals to calibrate to: windows of several steps, single steps, or both.
 KINDS = ("windows", "singles", "both")
 
 
@@ -243,17 +244,17 @@ def _summary(error: np.ndarray) -> tuple[float, float, float]:
 # An error scores a predicted value only. A likelihood also scores the prediction's interval: if two
 # predictions have equal errors, the one with the narrower interval is better.
 
-#: Maximum number of blocks from which a standard error is computed. A block has adjacent
-#: measurements, because these share noise.
+#: Maximum number of blocks for estimating a standard error. A block consists of adjacent
+#: measurements, because their noise is correlated.
 _BLOCKS = 20
 
-#: Degrees of freedom of Student's t for measurements, low enough that no single outlier decides.
+#: Degrees of freedom of Student's t for measurements, low enough that no single outlier dominates.
 _DEGREES = 5.0
 
 Errors = Float[np.ndarray, " n"]
 
 
-#: Maximum difference between errors before and after calibration that counts as mere rounding.
+#: Changes in error up to this value, between before and after calibration, count as rounding.
 _ROUNDING = 1e-6
 
 

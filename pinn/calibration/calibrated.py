@@ -24,8 +24,9 @@ from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
-#: Minimum ratio of the mean numbers of requests per step in two halves of a trace at which the
-#: halves count as two loads, and minimum number of intervals of each half. Both are assumptions.
+#: The halves of a trace count as two loads if their mean numbers of requests per step differ by at
+#: least this ratio. The second value is the minimum number of intervals in each half. Both are
+#: assumptions.
 _TWO_LOADS, _LEAST = 1.5, 20
 
 
@@ -162,25 +163,24 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
     return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
-# Calibration of beta, a server's coefficients of step time, to whole steps that ``pinn measure``
-# timed.
+# Calibration of beta, a server's coefficients of step time, to the step times from ``pinn
+# measure``.
 #
 # Each batch is one row: the median of its repeated steps. Its noise is the standard error of the
-# median plus an error that no coefficient explains. The scale of the unexplained error maximizes
-# the evidence of all rows under the prior (type-II maximum likelihood).
+# median plus an error that no coefficient explains. The scale of this unexplained error is fitted
+# by type-II maximum likelihood: it maximizes the evidence of all rows under the prior.
 
-#: Candidates for the relative standard deviation of the step time error that no coefficient
-#: explains.
+#: Candidate relative standard deviations of the step time error that no coefficient explains.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
 
-#: Number of parts into which the measured batches are divided; each part is held out in turn.
+#: Number of cross-validation folds of the measured batches.
 _PARTS = 5
 
-#: Flags that set the size of the KV cache. If one is given, the cache size cannot verify other
-#: flags, which then do not determine it.
+#: Flags that set the size of the KV cache. If one of them is given, the cache size says nothing
+#: about other flags.
 _CACHE_SIZES = {"--kv-cache-memory-bytes", "--num-gpu-blocks-override"}
 
-#: Residual, in standard deviations, at which Tukey's biweight is 0 (95 % efficient for normal
+#: Residual, in standard deviations, from which on Tukey's biweight is 0 (95 % efficient for normal
 #: noise).
 _BEYOND = 4.685
 

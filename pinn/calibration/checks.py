@@ -27,16 +27,15 @@ from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import step_time
 
-# Checks before a fit. Each finding is a sentence: the measurement, the expectation, and the likely
-# mistake, such as a flag that would explain the data.
+# Checks before a fit. Each finding is a sentence with the measured value, the expected value and
+# the likely mistake, such as a wrong flag.
 #
-# A fit to measurements of the wrong server looks good, since the fitted constants absorb the
-# difference. Therefore checks precede the fit. They concern the size of the KV cache, token budget
-# and request limit, a single model and server per file, the roofline lower bound, units, clocks,
-# and the consistency of metrics.
+# A fit to measurements of the wrong server would look good, because the fitted constants absorb the
+# difference. The checks cover the KV cache size, the token budget and request limit, a single model
+# and server per file, the roofline lower bound, units, clocks, and the consistency of metrics.
 
 
-#: Function of a deployment, or of a variant with one flag changed, that returns its coefficients.
+#: Function that returns the coefficients of a deployment, or of a variant with one changed flag.
 CoefficientsOf = Callable[[Deployment], Coefficients]
 
 
@@ -70,7 +69,7 @@ def check_engine(deployment: Deployment) -> Iterator[str]:
 
 # Checks of flags against the size of the KV cache and the speed of the server.
 
-#: Alternative values to try, one of which may explain a mismatch, by flag.
+#: Values to try for each flag, one of which may explain a mismatch.
 _VALUES = {
     "tensor_parallel_size": (1, 2, 4, 8, 16),
     "pipeline_parallel_size": (1, 2, 4),
@@ -81,19 +80,19 @@ _VALUES = {
 }
 
 #: Relative tolerance of the number of KV blocks, and additional tolerance as a share of GPU memory.
-#: Tolerances are needed because the memory model only estimates what vLLM measures at start:
-#: activations and, in some versions, CUDA graphs.
+#: The memory model only estimates what vLLM measures at start-up: activations and, in some
+#: versions, CUDA graphs.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
-#: Tolerance of ``--gpu-memory-utilization`` in a log, which is rounded to two decimals.
+#: Tolerance for the logged value of ``--gpu-memory-utilization``, which is rounded to two decimals.
 _SAME_SHARE = 0.005
 
-#: Ratios of measured to predicted times (or of predicted to measured) above which a mistake is
-#: assumed. The first ratio is at least twice the error on any held-out model. The second one counts
-#: only if changing a single flag explains the difference.
+#: Ratios of measured to predicted times, or their inverses, above which a mistake is assumed. The
+#: first ratio is at least twice the error on any held-out model. The second ratio applies only if
+#: changing a single flag explains the difference.
 FAR, OFF = 2.0, 1.5
 
-#: Ratio of measured to predicted times, or its inverse, that may remain if a changed flag is to
-#: count as the explanation.
+#: Maximum ratio of measured to predicted times, or its inverse, with a changed flag for that flag
+#: to count as the explanation.
 _EXPLAINED = 1.2
 
 
@@ -150,7 +149,7 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
             f"difference"
         )
         return
-    # A wrong number of GPUs is listed first, because it is the most frequent mistake.
+    # List a wrong number of GPUs first, because it is the most frequent mistake.
     shown = [option for _, option in sorted(near, key=lambda pair: pair[0])[:2]]
     parallel = [o for _, o in near if o.startswith("--tensor-parallel-size")]
     shown = list(dict.fromkeys(parallel[:1] + shown))
@@ -185,8 +184,8 @@ def _blocks_and_room(deployment: Deployment) -> tuple[int | None, float]:
     The number is None if the model does not fit into GPU memory.
     """
     try:
-        # A maximum request length of 1 token skips the check that the KV cache holds the longest
-        # request.
+        # A maximum request length of 1 token skips the check that the longest request fits the KV
+        # cache.
         serving = replace(deployment.serving, max_model_len=1)
         layout = kv_layout(replace(deployment, serving=serving), EngineSpec())
     except PinnError:
@@ -237,26 +236,25 @@ def check_speed(
 
 # Checks of traces against the flags that the user gave to ``pinn ingest``.
 
-#: Tolerated share of implausible rows in a step table. A few rows may be wrong, such as faulty
-#: lines of the sampler.
+#: Maximum share of implausible rows in a step table. The sampler may write a few faulty rows.
 _STRAY = 1e-3
 
-#: Minimum ratio between the speeds of two processes in a file at which they count as two servers.
+#: Two processes in a file count as two servers if their speeds differ by at least this ratio.
 _TWO_SERVERS = 1.3
 
 #: Remedy for a file with traces of several servers.
 _SEPARATELY = "ingest the traces of each server separately"
 
-#: Many steps with the maximum number of tokens or requests show that the maximum is the server's
-#: limit. These are the minimum number of such steps, and the minimum number of distinct decode
-#: counts among them.
+#: The maximum number of tokens or requests per step counts as a server limit if many steps reach
+#: it: at least the first number of steps, with at least the second number of distinct decode
+#: counts.
 _AT_LIMIT, _MIXES = 20, 3
 
-#: If step times are below this share of the roofline lower bound, their unit must be wrong: no flag
+#: Step times below this share of the roofline lower bound must have another unit, because no flag
 #: changes the bound by such a factor.
 _OTHER_UNIT = 0.02
 
-#: Multiple of the token budget above which a value in the token column is implausible.
+#: A value in the token column above this multiple of the token budget is implausible.
 _ABSURD = 100
 
 

@@ -19,21 +19,21 @@ from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
-#: Relative tolerances of contradictions between metrics of one file: clients round, trim tails and
-#: average latencies differently.
+#: Relative tolerances of the consistency checks between metrics of one file. Clients round, trim
+#: tails and average latencies differently.
 _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 
 #: Minimum mean number of requests in flight in a closed loop, as a share of its concurrency. Below
-#: this share, something other than the concurrency limits the load.
+#: this share, something else limits the load.
 _IDLE = 0.5
 
-#: Plausible range of each latency in seconds; a value outside it probably has another unit.
+#: Plausible range of each latency in seconds. A value outside its range probably has another unit.
 _PLAUSIBLE_S = {"ttft": (3e-4, 3600.0), "tpot": (1e-4, 5.0), "itl": (1e-5, 5.0),
                 "e2e": (1e-3, 36000.0)}  # fmt: skip
 
 Runs = Sequence[BenchmarkRun]
 
-#: Maximum number of runs that are simulated to check whether the server's speed fits the flags.
+#: Maximum number of runs to simulate when checking whether the server's speed matches the flags.
 _SIMULATED = 3
 
 
@@ -151,7 +151,7 @@ def _units(run: BenchmarkRun) -> Iterator[str]:
         if latency not in _PLAUSIBLE_S:
             continue
         low, high = _PLAUSIBLE_S[latency]
-        # Only mean ITLs are checked, since two streamed chunks of an output may arrive within
+        # Check only mean ITLs, because two streamed chunks of an output may arrive within
         # microseconds of each other.
         if not low <= value <= high and (latency != "itl" or statistic == "mean"):
             yield f"{name} is {value:.3g} s, expected {low:g} to {high:g} s: check its unit"

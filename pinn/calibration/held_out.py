@@ -12,12 +12,12 @@ from pinn.calibration.calibrate import Verdict, judge
 from pinn.calibration.calibrated import ServerCalibration
 from pinn.common.run_names import short_names
 
-#: Median APE of a metric beyond which the user gets a warning, an assumption. It is far outside the
-#: 90 % intervals of any metric on held-out servers (docs/evaluation.md).
+#: A larger median APE of a metric causes a warning. The value is an assumption, far outside the 90
+#: % interval of every metric on held-out servers (docs/evaluation.md).
 STILL_OFF = 0.25
 
-#: Likely causes of a large error despite accurate step times, by first word of a metric's name.
-#: Some causes include a remedy.
+#: Likely causes of a large latency error despite accurate step times, by the first word of the
+#: metric's name. Some include a remedy.
 _CAUSES = {
     "ttft": (
         "a server at or beyond saturation, where queue time dominates (omit such loads)",

@@ -11,8 +11,8 @@ from pinn.common import JsonObject
 from pinn.errors import PinnError
 from pinn.measurements.kv_transfers import KvTransfers
 
-#: Coverage of the intervals of bandwidth and latency, and minimum number of transfers for
-#: intervals.
+#: Nominal coverage of the intervals of bandwidth and latency; and minimum number of transfers to
+#: compute them.
 _LEVEL, _LEAST = 0.9, 4
 
 
@@ -72,8 +72,7 @@ def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
     spread = np.linalg.matrix_rank(columns / np.abs(columns).max(0)) > 1
     known = len(size) >= _LEAST and spread
     used = columns if known else columns[:, 1:]
-    # Relative errors are minimized, since the scatter of transfer times is proportional to the
-    # time.
+    # Minimize relative errors, because the scatter of transfer times is proportional to the times.
     weights = 1.0 / measured.seconds
     scale = np.abs(used * weights[:, None]).max(0)
     design = used * weights[:, None] / scale

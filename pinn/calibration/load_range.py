@@ -9,18 +9,19 @@ from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.simulator.run import Run
 from pinn.surrogate.coefficient_set import CoefficientSet
 
-#: Property of a load -> its name in warnings.
+#: Names of load properties in warnings.
 _NAMES = {
     "prompt_tokens": "a mean prompt length of {} tokens",
     "output_tokens": "a mean output length of {} tokens",
     "requests_in_flight": "{} requests in flight per server on average",
 }
 
-#: Relative distance from the fitted range up to which a load counts as inside: lengths, and the
-#: number of requests in flight, differ between draws of the same load. The value is an assumption.
+#: A load counts as inside the fitted range up to this relative distance, because lengths and the
+#: number of requests in flight differ between random samples of the same load. The value is an
+#: assumption.
 _TOLERANCE = 0.1
 
-#: Property of a load -> (lowest, highest) value.
+#: Lowest and highest value of each property of a load.
 LoadRange = dict[str, tuple[float, float]]
 
 

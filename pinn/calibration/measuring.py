@@ -20,7 +20,7 @@ from pinn.physics.batch_sums import uniform_sums
 from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
-# Assembly of the measuring program as one file, which needs only the standard library and the
+# Assembly of the measuring program into one file that requires only the standard library and the
 # engine.
 
 
@@ -63,8 +63,8 @@ def _bare(source: str) -> str:
     return "\n".join(lines).rstrip()
 
 
-# Design: the order in which to measure batches. The next batch is the one that narrows the
-# intervals of the target loads' metrics most per second of measuring.
+# Experimental design: the order in which to measure batches. The next batch is the one that most
+# narrows the intervals of the target loads' metrics per second of measuring.
 #
 # Under a Gaussian prior the covariance after a measurement does not depend on the measured value,
 # so the order can be planned. Let S be the covariance of the coefficients, u the relative
@@ -74,23 +74,24 @@ def _bare(source: str) -> str:
 #     C = u S u' + m^2 exp(-d^2 / 2),
 #
 # where the second term is the error that no coefficient explains, with relative standard deviation
-# m. Its correlation between batches falls with the distance d of the logarithms of their sizes.
-# Without this term, variants of the cheapest step would be measured repeatedly. A measurement of
-# relative noise s changes the variance of the metric from v S v' to
+# m. Its correlation between two batches falls with the distance d between the logarithms of their
+# sizes. Without this term, variants of the cheapest step would be measured repeatedly. A
+# measurement of relative noise s changes the variance of the metric from v S v' to
 #
 #     v S v' - (v S u')^2 / (C + s^2),
 #
-# and likewise for other variances. The design is greedy: the next batch maximizes the mean over
-# the metrics of log(variance before / variance after), divided by its measuring time in seconds.
+# and likewise for other variances. The design is greedy: the next batch maximizes the mean over the
+# metrics of log(variance before / variance after), divided by its measuring time in seconds.
 
-#: Relative noise of a batch's median step time below which its step is not repeated again; and
-#: relative standard deviation of the step time error that no coefficient explains (an assumption).
+#: A batch's step is not repeated further once the relative noise of its median time is below the
+#: first value. The second value is the relative standard deviation of the step time error that no
+#: coefficient explains (an assumption).
 NOISE, UNEXPLAINED = KNOWN, 0.02
 
-#: Time in seconds to set up and remove a batch, in addition to its steps: an assumption.
+#: Assumed time in seconds to set up and remove a batch, in addition to its steps.
 _OVERHEAD_S = 0.02
 
-#: Minimum relative variance of a metric; keeps the logarithm of a variance ratio finite.
+#: Minimum relative variance of a metric, which keeps the logarithm of a variance ratio finite.
 _LEAST_VARIANCE = 1e-8
 
 _CONTEXTS = (250, 500, 1000, 2000, 4000, 8000, 16000, 30000)

@@ -21,12 +21,12 @@ from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
 from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
 
-# Error of the model of benchmark metrics. It is defined here, since this module does not import the
+# Errors of the model of benchmark metrics, defined here because this module does not import the
 # simulator.
 
-#: Relative standard deviation of the error that coefficients cannot explain: 0.09 of TTFT and 0.03
-#: of all other times. Chosen so that 90 % intervals cover 90 % of the held-out rows of measured
-#: deployments (scripts/score_calibration.py).
+#: Relative standard deviation of the error that coefficients cannot explain: 0.09 for TTFT and 0.03
+#: for all other times. With these values, 90 % intervals cover 90 % of the held-out rows of
+#: measured deployments (scripts/score_calibration.py).
 TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 
 
@@ -36,17 +36,17 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 # are the features and ``offset`` is in seconds. ``pinn.measurements.estimate`` minimizes the
 # relative errors (x . c + offset) / seconds - 1, where ``seconds`` is the measured time.
 
-#: Degrees of freedom of Student's t for residuals of unknown scale. The value is low, since stalls
-#: and partly observed windows deviate by factors. On the validation part of a published trace (20 %
-#: of its time, between calibration and test), errors are smaller with 1 degree than with 3 degrees
-#: or Huber's weights.
+#: Degrees of freedom of Student's t for residuals of unknown scale. The value is low, because
+#: stalls and partly observed windows deviate by large factors. On the validation part of a
+#: published trace (20 % of its time, between calibration and test), errors are smaller with 1
+#: degree than with 3 degrees or Huber's weights.
 _DEGREES = 1.0
-#: Prior value of the noise scale (relative), and the number of residuals that this prior counts as.
-#: Both are assumptions.
+#: Prior relative noise scale, and weight of this prior as a number of residuals. Both are
+#: assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
-#: Multiple of the median leverage up to which a measurement keeps its full weight.
+#: Measurements with a leverage up to this multiple of the median keep their full weight.
 _USUAL = 1.5
-#: Number of iterations that update the weights of measurements and the noise scale.
+#: Number of iterations that update the measurements' weights and the noise scale.
 _ROUNDS = 12
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -139,7 +139,8 @@ def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free
     return np.minimum(1.0, _USUAL * np.median(said) / np.maximum(said, np.finfo(float).tiny)) ** 2
 
 
-# Intervals of a calibrated server, from the posterior and the error that no coefficient explains.
+# Intervals of a calibrated server, from the posterior and from the error that no coefficient
+# explains.
 
 
 def posterior_step_half_widths(
@@ -202,7 +203,7 @@ def ttft_sentence(found: CoefficientSet) -> str:
     )
 
 
-#: Batch whose step represents the time to first token.
+#: Batch for which the interval of the TTFT is computed.
 _PROMPT = "1 prefill 2048 @ 0"
 
 
@@ -238,12 +239,11 @@ def posterior_evidence(
 
 # Parameters that a calibration determines: calibration factors and sums of coefficients.
 #
-# Single coefficients are seldom well constrained, since their features grow together at the
+# Single coefficients are seldom well constrained, because their features are correlated at the
 # measured loads. Sums are well constrained: the cost of a step, of a request in it and of a context
 # token, and the time of a request outside its steps.
 
-#: Additional context tokens of each request in a step, from which the cost of one token is
-#: computed.
+#: Additional context tokens of each request in a step, for computing the cost of one context token.
 _MORE_TOKENS = 64.0
 
 CoefficientRows = Float[np.ndarray, "n coefficients"]
@@ -363,8 +363,8 @@ def _quantities(
     return [Quantity(*part, *map(float, values)) for part, *values in rows]
 
 
-#: (name of a parameter of requests, its unit) -> alphas that it is the sum of; the second alpha is
-#: multiplied by the prompt tokens.
+#: Request coefficients (alphas) whose sum is a request parameter, by the parameter's name and unit.
+#: The second alpha is multiplied by the number of prompt tokens.
 _REQUEST_PARTS = {
     ("time until a request is queued", "s"):
         ("arrival_to_queue.constant", "arrival_to_queue.prompt_token"),
@@ -375,7 +375,7 @@ _REQUEST_PARTS = {
     ("its completion", "s"): ("completion.constant",),
 }  # fmt: skip
 
-#: (name of a parameter of a decode step's time, its unit).
+#: Names and units of the parameters of a decode step's time.
 _STEP_PARTS = (
     ("a decode step, fixed part", "s"),
     ("each request in it", "s/request"),

@@ -24,13 +24,12 @@ from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 # Calibration factors: each scales a group of coefficients.
 #
-# Properties of one server (host, clocks, kernels of its engine version, links) change all
-# coefficients of a group by about the same factor, so that a few measurements constrain all of
-# them.
+# A property of a server (host, clocks, kernels of its engine version, links) changes all
+# coefficients of a group by about the same factor, so a few measurements constrain them all.
 
-#: Relative standard deviation of each calibration factor. Chosen so that 90 % intervals cover 90 %
-#: of the held-out rows of measured deployments (scripts/score_calibration.py). No value is below
-#: 0.35, since a user's server may well deviate by 30 %.
+#: Relative standard deviation of each calibration factor. With these values, 90 % intervals cover
+#: 90 % of the held-out rows of measured deployments (scripts/score_calibration.py). No value is
+#: below 0.35, because a user's server may well deviate by 30 %.
 SCALAR_SPREADS = {
     "step constant": 0.35, "requests": 1.0, "bytes": 0.5, "arithmetic": 1.4,
     "attention": 0.35, "communication": 0.35, "prefill": 1.4, "arrival": 0.35,
@@ -38,7 +37,7 @@ SCALAR_SPREADS = {
 
 _SCALAR_OF = {f"beta.{name}": feature.scalar for name, feature in STEP_FEATURES.items()}
 #: Names of the coefficients that a calibration factor scales, by factor. The factor ``arrival``
-#: scales all of alpha.
+#: scales all request coefficients (alphas).
 SCALARS: dict[str, tuple[str, ...]] = {
     scalar: tuple(name for name in NAMES if _SCALAR_OF.get(name, "arrival") == scalar)
     for scalar in SCALAR_SPREADS
@@ -68,12 +67,12 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 #
 # where J is the share of each coefficient (column) in the time of each reference step (row).
 
-#: An engine's step times change when it runs inside a server. These are the relative standard
-#: deviations of that change (assumptions): of every step time, since front end and clients use the
-#: same machine; and of the host's time per step and per request.
+#: Assumed relative standard deviations of the change in an engine's times when it runs inside a
+#: server: of every step time, because front end and clients share the machine; and of the host's
+#: time per step and per request.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
-#: Prior relative standard deviation of one coefficient without a checkpoint, an assumption.
+#: Assumed prior relative standard deviation of a coefficient without a checkpoint.
 COEFFICIENT_SPREAD = 0.5
 
 Vector = Float[np.ndarray, " coefficients"]
@@ -185,8 +184,8 @@ def prior_of_set(found: CoefficientSet, remedy: str = "take the network's interv
 
 #: Reference steps whose step time intervals the prior reproduces: a decode step, whose interval
 #: comes from errors of TPOT, and a prompt, whose interval comes from errors of TTFT. The third step
-#: is the shortest prompt whose layers are all launched eagerly, so that it may wait for kernel
-#: launches, which the other two steps do not determine.
+#: is the shortest prompt whose layers are all launched eagerly, so that kernel launches may
+#: determine its time, unlike those of the other two steps.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0", "1 prefill {beyond_graphs} @ 0")
 
 

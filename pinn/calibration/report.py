@@ -23,7 +23,7 @@ from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.units import MICROSECOND, MILLISECOND
 
-#: Maximum number of rows, on one screen, of the tables of errors, parameters, notes and verdicts
+#: Maximum number of rows in the one-screen tables of errors, parameters, notes and verdicts
 #: (changes in held-out error); --details shows all rows.
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 #: First words of notes that are always printed.
@@ -234,7 +234,7 @@ def _error_table(found: AnyCalibration, details: bool) -> Grid:
         verdict = Column("", True)
         table = Grid.of(f"MAPE, {held} loads", "n", "before", "after", verdict)
         for each in [*metric_errors(found)[:_ERRORS], *percentile_errors(found)]:
-            # The last column, such as ``better``, is derived from the errors in the same row.
+            # The last column, such as ``better``, follows from the errors in the same row.
             table.add(each.metric, str(each.verdict.count), *each.verdict.figures[:2], each.word)
     return table
 
@@ -298,7 +298,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
     unknown = not all(q.is_determined for q in quantities)
     more = [*[""] * unknown, *["drift in errors"] * appended]
     table = Grid.of(Column(heading, True), "before", "after", "unit", *more)
-    if appended:  # the drift column needs space
+    if appended:  # the drift column needs the space
         table = replace(table, gap=1)
     for q in quantities:
         scale, unit = (1.0, "x") if q.unit == "x" else (MICROSECOND, f"u{q.unit}")

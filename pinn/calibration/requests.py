@@ -38,22 +38,23 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 PHASES = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token", "output_token",
           "completion")  # fmt: skip
 
-#: Minimum number of requests with complete journeys for a fit of up to ten alphas, an assumption.
+#: Minimum number of requests with complete traces (journeys) for a fit of up to ten request
+#: coefficients (alphas), an assumption.
 MIN_REQUESTS = 20
 
-#: Maximum time between the last known state of a server and a request, in seconds. Features from an
-#: older state count as unknown. The value is an assumption: a few hundred steps, in which a queue
-#: can build up and drain.
+#: Maximum age, in seconds, of a server's last known state when a request arrives. Features from an
+#: older state count as unknown. The value is an assumption: in a few hundred steps a queue can
+#: build up and drain.
 MAX_STATE_AGE_S = 5.0
 
-#: Maximum number of chunks of one prompt; a larger number indicates a faulty trace.
+#: Maximum number of chunks per prompt; a larger number indicates a faulty trace.
 MAX_CHUNKS = 1000
 
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
-#: Two shares of a step's time, both assumptions far from 0 and 1. The engine counts as busy if it
-#: had requests the first share of a step before a request was queued. A request counts as not
-#: waiting if it is scheduled within the second share of a step.
+#: Two assumed fractions of a step's time. The engine counts as busy if it already had requests this
+#: first fraction of a step before a new request was queued. A request counts as not waiting if it
+#: is scheduled within the second fraction.
 _AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]

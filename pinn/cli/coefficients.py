@@ -84,7 +84,7 @@ def coefficients(
                 "--grid, or use --json"
             )
         found = predict(**(vars(asked) | flags))
-        if json_path is not None:  # slow, so not done for the printed output
+        if json_path is not None:  # slow, so computed only for JSON output
             write_json(found.to_json(), json_path)
         found.show(recipe=recipe, betas=betas, memory=memory)
     elif asked.coefficients is not None:

@@ -24,16 +24,16 @@ from pinn.specs.flags import flags_of
 from pinn.specs.request_media import AUDIO, IMAGE, OPTIONS
 from pinn.specs.serving import VLLM, ServingSpec
 
-# Help of a command in plain text, because Typer's help cuts long option names at 80 columns.
+# Help of a command in plain text, because Typer's help truncates long option names at 80 columns.
 
 #: Mark that makes click's help formatter keep the line breaks of a paragraph.
 _VERBATIM = "\b\n"
-#: Pattern of an option's name, and replacement of its dashes while lines are wrapped.
+#: Pattern of an option name, and character that replaces its dashes during line wrapping.
 _OPTION = re.compile(r"--?[a-z][\w-]+")
 _UNBROKEN = "\u2011"
-#: Maximum length of a sentence in a list of commands, in characters.
+#: Maximum length, in characters, of a command's summary in the list of commands.
 _SENTENCE = 300
-#: Pattern of the value type that Typer prints for an option that may be repeated.
+#: Pattern of the value type that Typer prints for a repeatable option.
 _EACH = re.compile(r"<list\[(.+)\]>")
 
 
@@ -49,7 +49,7 @@ class PlainHelpCommand(TyperCommand):
         own = {name for p in parameters for name in (*p.opts, *p.secondary_opts)}
         args = old_names.current_options(args, own)
         for parameter in parameters:
-            if isinstance(parameter.envvar, list):  # a list has outdated names, too
+            if isinstance(parameter.envvar, list):  # a list also has outdated names
                 old_names.variable(parameter.envvar[0])
         if any(parameter.name == "engine_words" for parameter in parameters):
             args, foreign = foreign_words(args, own)
@@ -215,7 +215,7 @@ class Subcommand:
         if application is None:
             application = typer.Typer()
             application.command()(getattr(module, self.name))
-        application._add_completion = False  # completion is set up once for the whole program
+        application._add_completion = False  # completion is installed once for the whole program
         application.rich_markup_mode = None
         application.info.cls = PlainHelpGroup
         for command in application.registered_commands:
@@ -267,7 +267,7 @@ class CommandGroup(PlainHelpGroup):
         return sys.exit(result if isinstance(result, int) else 0) if standalone_mode else result
 
 
-#: Command whose server flags come from the folder that 'pinn ingest' wrote.
+#: Command whose server flags come from a folder written by 'pinn ingest'.
 _OF_INGESTED = "evaluate coefficients"
 
 

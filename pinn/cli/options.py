@@ -43,7 +43,7 @@ Details = Annotated[
 Checkpoint = Path | None
 
 _TRACES = "Fit to traces"
-#: Options whose names or panel headings do not follow from the argument's name and type.
+#: Options whose names or help panels do not follow from the argument's name and type.
 _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
     "rate": typer.Option("--rate", "--request-rate"),
     "SimulationRequest.slo": typer.Option("--slo", "--goodput"),
@@ -146,7 +146,7 @@ def _described(
     return Annotated[hint, option]
 
 
-# Engine flags as options; a flag that is not given has the engine's default.
+# Engine flags as options; an omitted flag has the engine's default.
 
 _PANEL = "Engine, with flags named as in vLLM or in the chosen engine"
 
@@ -224,7 +224,7 @@ def engine_flags(
     return decorate
 
 
-#: Maximum length in characters of a list of values next to an option's name.
+#: Maximum length, in characters, of a list of values shown next to an option name.
 _WIDEST = 50
 
 

@@ -17,7 +17,7 @@ from pinn.errors import PinnError
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Exit status if results were written, but some input files or lines could not be read.
+#: Exit status if results were written but some input files or lines could not be read.
 PARTLY_READ = 3
 
 # Checks of output paths: the folder exists, and no input is overwritten.
@@ -97,7 +97,7 @@ def _is_same(output: Path, other: Path, is_output: bool) -> bool:
             return is_output and output.resolve() == other.resolve()
         files = [other, *(other / name for name in _READ_IN_FOLDERS)] if other.is_dir() else [other]
         return any(file.exists() and file.samefile(output) for file in files)
-    except (OSError, RuntimeError):  # an overlong name, or a link to itself, is not a file
+    except (OSError, RuntimeError):  # an overlong name or a self-referencing link is not a file
         return False
 
 

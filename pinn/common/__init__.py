@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-#: Value of a JSON or YAML document. Checks by ``isinstance(value, Mapping)`` or ``isinstance(value,
-#: str)`` narrow the type and keep the types of items.
+#: Value of a JSON or YAML document. ``isinstance`` checks for ``Mapping`` or ``str`` narrow the
+#: type and keep the types of items.
 Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
 
-#: JSON object that is read or built; a ``Mapping[str, Json]`` that can be changed.
+#: JSON object as a mutable mapping; ``Mapping[str, Json]`` is its read-only type.
 JsonObject: TypeAlias = "dict[str, Json]"

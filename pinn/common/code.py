@@ -20,7 +20,7 @@ from pinn.common import files
 from pinn.errors import PinnError
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Start time of the process. A source file that changed later is not the code that runs.
+#: Start time of the process. Source files changed after it differ from the running code.
 _STARTED = time.time()
 
 _TYPES_ONLY = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
@@ -29,7 +29,7 @@ _IMPORT = re.compile(
 )
 _DATA = re.compile(r'\bdata_folder\("([^"]+)"\)')
 
-#: Code to digest: a function or class (also with bound arguments), a module, or a module's name.
+#: Code to hash: a function or class (also with bound arguments), a module, or a module's name.
 Decider = Callable[..., object] | ModuleType | str
 
 
@@ -73,8 +73,7 @@ def _digest(roots: frozenset[str]) -> str:
     }
     text = files.sorted_json(facts)
     if any(path.stat().st_mtime > _STARTED for path in map(_source_file, sources) if path):
-        # Python may run the file as it was before the change. A random digest then matches no
-        # cached result.
+        # The running code may be older than the file. A random digest matches no cached result.
         text += os.urandom(16).hex()
     return hashlib.sha256(text.encode()).hexdigest()
 

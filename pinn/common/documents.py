@@ -23,64 +23,65 @@ if TYPE_CHECKING:
 
 # Maximum sizes of inputs, checked before anything of that size is built.
 #
-# Real deployments and loads stay below these limits. The limits keep a typing error or a hostile
-# file from filling the memory or running for hours. docs/limits_reference.md lists them.
+# Real deployments and loads stay below these limits. The limits keep a typing error or a malicious
+# file from exhausting memory or running for hours. docs/limits_reference.md lists them.
 
-#: Maximum bytes of a JSON document, of a YAML document, and of a table of configurations or
-#: requests.
+#: Maximum size, in bytes, of a JSON document, of a YAML document, and of a table of configurations
+#: or requests.
 MOST_JSON_BYTES = 32 * 2**20
 MOST_YAML_BYTES = 8 * 2**20
 MOST_CSV_BYTES = 128 * 2**20
-#: Maximum bytes of a line of a trace or log; the file itself may have any length. A damaged file
-#: may have a huge line: a hole in a sparse file reads as zeros without line breaks.
+#: Maximum length, in bytes, of a line of a trace or log. The file itself may have any size, but a
+#: damaged file may have a huge line: a hole in a sparse file reads as zeros without line breaks.
 MOST_LINE_BYTES = 64 * 2**20
-#: Maximum bytes of a log that are read; the lines about the server's start come first.
+#: Maximum number of bytes read from a log; the lines about the server's start come first.
 MOST_LOG_BYTES = 32 * 2**20
 #: Maximum depth of nested lists and mappings; libyaml's recursion crashes at about 10,000.
 MOST_DEPTH = 100
-#: Maximum number of values of a YAML document, where each alias counts with all its values.
+#: Maximum number of values in a YAML document with all aliases expanded.
 MOST_YAML_VALUES = 200_000
-#: Maximum number of Transformer layers, for each of which the parser makes an entry.
+#: Maximum number of Transformer layers; the parser creates one entry per layer.
 MOST_LAYERS = 1000
-#: Maximum product of layers and regular expressions of a quantization config. All pairs are
-#: matched, which takes about 5 s at the limit.
+#: Maximum product of layers and regular expressions in a quantization config. The parser matches
+#: all pairs, which takes about 5 s at the limit.
 MOST_MATCHES = 100_000
 #: Maximum value of other sizes in a config.json: widths, heads, experts, vocabulary, context.
 MOST_MODEL_SIZE = 10**9
 #: Maximum value of a number in a GPU's datasheet, in SI units.
 MOST_DATASHEET = 1e21
-#: Maximum value of a number in an engine flag.
+#: Maximum value of a numeric engine flag.
 MOST_FLAG = 10**15
 #: Maximum number of data-parallel replicas; a simulation keeps the state of each replica.
 MOST_REPLICAS = 4096
-#: Limits of a batch such as '1 prefill 512 @ 0 + 64 decode @ 1k': number of its parts, number of
-#: its requests, and tokens of each request.
+#: Limits of a batch such as '1 prefill 512 @ 0 + 64 decode @ 1k': number of parts, number of
+#: requests, and tokens per request.
 MOST_BATCH_PARTS = 1000
 MOST_BATCH_REQUESTS = 10**6
 MOST_BATCH_TOKENS = 10**9
-#: Maximum number of configurations of one list or grid, which need about 5 s and 300 MB.
+#: Maximum number of configurations in a list or grid; this many take about 5 s and 300 MB.
 MOST_CONFIGURATIONS = 100_000
-#: Limits of a workload: number of its requests, prompt or output tokens of each request, and output
-#: tokens of all requests.
+#: Limits of a workload: number of requests, prompt or output tokens per request, and output tokens
+#: of all requests together.
 MOST_REQUESTS = 10**6
 MOST_REQUEST_TOKENS = 10**8
 MOST_OUTPUT_TOKENS = 10**9
-#: Maximum time since the start of a workload in seconds: ten years, where float64 still resolves 60
-#: ns.
+#: Maximum time since the start of a workload, in seconds: ten years, at which float64 still
+#: resolves 60 ns.
 MOST_SECONDS = 3.2e8
-#: Maximum bytes of a simulated engine's state, and maximum number of its KV cache blocks.
+#: Maximum size, in bytes, of a simulated engine's state, and maximum number of its KV cache blocks.
 MOST_ENGINE_BYTES = 2**30
 MOST_BLOCKS = 2**40
 #: Maximum number of steps of a simulation: eight hours of 10 ms steps, whose records need 0.5 GB.
 MOST_STEPS = 3_000_000
 #: Maximum number of columns of a table of configurations, requests or runs.
 MOST_COLUMNS = 1000
-#: Maximum bytes of a checkpoint, or of fitted kernel surrogates; the shipped files have 0.5 MiB.
+#: Maximum size, in bytes, of a checkpoint or of fitted kernel surrogates; the shipped files have
+#: 0.5 MiB.
 MOST_CHECKPOINT_BYTES = 256 * 2**20
-#: Maximum number of units in a hidden layer of a checkpoint's network; ``MOST_DEPTH`` limits the
-#: number of layers.
+#: Maximum width of a hidden layer in a checkpoint's network; ``MOST_DEPTH`` limits the number of
+#: layers.
 MOST_HIDDEN = 4096
-#: Upper limit of a seed for random numbers.
+#: Upper limit of a random seed.
 MOST_SEED = 2**63
 
 
@@ -301,7 +302,7 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
     level, depth, total = [root], 0, 1
     while level:
         depth += 1
-        if depth > MOST_DEPTH:  # for example, an alias contains itself
+        if depth > MOST_DEPTH:  # such as an alias that contains itself
             raise _too_deep(where)
         inside: list[yaml.Node] = []
         for node in level:
@@ -374,7 +375,7 @@ class CsvTable:
         return f"{self._path}, line {self._rows.line_num}"
 
 
-# Messages on invalid values in users' files, in this project's words instead of pydantic's.
+# Messages about invalid values in users' files, which replace pydantic's.
 
 _SCHEMA_KINDS = {
     "integer": "a whole number", "number": "a number", "string": "text", "list": "a list",

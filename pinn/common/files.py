@@ -111,7 +111,7 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     return found
 
 
-# Fitted kernel surrogates that commands use if the user names none.
+# Default fitted kernel surrogates of commands.
 
 _NAME = Path("checkpoints") / "kernels" / "all"
 _FILE = "kernels.json"
@@ -185,7 +185,7 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         OSError: If the file cannot be written; its previous content is kept.
     """
-    if path.is_dir():  # such as ".", beside which no temporary file can be named
+    if path.is_dir():  # such as ".", which has no name from which to form a temporary file's
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         write(path)
@@ -230,12 +230,12 @@ def _json_ready(value: object) -> dict[str, object]:
     raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 
-#: Function that returns a value as JSON text with sorted keys, so that equal values have equal
+#: Function that returns a value as JSON text with sorted keys, so that equal values yield equal
 #: text.
 sorted_json = json.JSONEncoder(sort_keys=True, default=_json_ready).encode
 
 
-# Counts of reading a file: rows read, accepted and refused, with reasons.
+# Counts of a file's rows: read, accepted and refused, with reasons.
 
 
 def file_sha256(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 import math
 
-#: Absolute value from which a number is written with an exponent.
+#: Numbers with at least this absolute value are written with an exponent.
 _EXPONENT_FROM = 1e9
 
 

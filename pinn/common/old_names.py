@@ -9,12 +9,12 @@ from pinn.errors import warn_user
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Current names, by outdated name: of commands, then of options, then of environment variables.
+#: Current names of commands, options and environment variables, each by outdated name.
 COMMANDS: Mapping[str, str] = {"account": "breakdown"}
 OPTIONS: Mapping[str, str] = {"--judges": "--held-out-runs"}
 VARIABLES: Mapping[str, str] = {"PINN_JUDGE_RUNS": "PINN_HELD_OUT_RUNS"}
-#: Current words, by outdated words, in the names of scorecard groups and of prediction methods that
-#: older versions wrote to tables of scores.
+#: Current words in the names of scorecard groups and of prediction methods, by outdated word. Older
+#: versions wrote the outdated words to tables of scores.
 GROUPS: Mapping[str, str] = {
     "judges: ": "held-out serving runs: ",
     ", half taught: ": ", half held out: ",

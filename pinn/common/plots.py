@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-#: Markers and colours in order; dark and light alternate, so that no two look alike in grey.
+#: Markers and colours in order of use. Dark and light colours alternate, so that neighbours also
+#: differ in greyscale.
 MARKERS = (
     ("o", "#0072b2"), ("s", "#e69f00"), ("^", "#004d40"), ("D", "#bfe3f7"), ("v", "#8a4500"),
     ("P", "#cc79a7"), ("X", "#111111"), ("*", "#c9c98a"),
 )  # fmt: skip
 
-#: Name of a plotted series -> (marker, colour).
+#: Marker and colour of each plotted series, by its name.
 Looks = dict[str, tuple[str, str]]
 
 Sharing = bool | Literal["none", "all", "row", "col"]

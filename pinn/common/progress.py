@@ -17,17 +17,17 @@ Item = TypeVar("Item")
 
 #: Time in seconds until a command first reports its progress.
 FIRST_S = 5.0
-#: Maximum interval between later progress lines, in seconds. A line follows when the time since the
-#: start has doubled, or after this maximum.
+#: Maximum interval in seconds between progress lines. A line follows once the elapsed time has
+#: doubled, at the latest after this interval.
 _LONGEST_S = 60.0
 
 _LOG = logging.getLogger("pinn")
 #: Interval in seconds between updates of a status line.
 _STATUS_S = 1.0
-#: Terminal code that moves the cursor to the start of its line and clears the line.
+#: Terminal code that moves the cursor to the start of the line and clears the line.
 _CLEARED = "\r\x1b[K"
 
-#: Current task of the command; ``stream`` is None unless progress goes to a terminal.
+#: Current task of the command. ``stream`` is None unless progress is shown in a terminal.
 _WORK = SimpleNamespace(text="", part="", command="", stream=None, is_shown=False, has_status=False)
 
 

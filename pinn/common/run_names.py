@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import PurePath
 
-#: Maximum length of a name that is not shortened, in characters.
+#: Maximum length, in characters, of a name that is shown in full.
 _LONG = 40
-#: Characters between the words of a name.
+#: Separators between the words of a name.
 _WORDS = re.compile(r"([-_.])")
-#: Text between the two files of a run that was read from two files.
+#: Text between the two file names of a run read from two files.
 _PAIR = " to "
 
 

@@ -155,7 +155,8 @@ def _sha256(value: Json) -> str:
     return hashlib.sha256(files.sorted_json(value).encode()).hexdigest()
 
 
-#: File in a cached folder that lists the folder's function and files; it is written last.
+#: File in a cached folder that lists the function that made the folder, and its files; it is
+#: written last.
 MARK_FILE = "made.json"
 
 

@@ -23,8 +23,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 BACKENDS = ("processes", "ray")
-#: Time in seconds within which a second SIGTERM counts as the first, sent to the process's group as
-#: well.
+#: A second SIGTERM within this time in seconds counts as the same signal, sent to both the process
+#: and its group.
 _SAME_SIGNAL_S = 1.0
 
 
@@ -136,7 +136,7 @@ class Workers:
                             # Raise the task's own error instead of Ray's report of the error.
                             raise error.cause from error
                         yield index[reference], result
-            except BaseException:  # otherwise tasks on a running cluster would continue
+            except BaseException:  # otherwise tasks would continue on a running cluster
                 for reference in waiting:
                     ray.cancel(reference)
                 raise
@@ -152,7 +152,8 @@ class Workers:
         if own and self.address is not None:
             ray.init(address=self.address, log_to_driver=False)
         elif own:
-            # Without "local", Ray would connect to an instance that already runs on this machine.
+            # Without "local", Ray would connect to an instance that is already running on this
+            # machine.
             ray.init("local", num_cpus=self.count, include_dashboard=False, log_to_driver=False)
         try:
             yield ray
@@ -242,8 +243,8 @@ def end_pool(pool: ProcessPoolExecutor) -> None:
     """End the processes of a pool without waiting for their tasks."""
     for process in list((pool._processes or {}).values()):
         process.kill()
-    # Let the pool's thread notice that its processes have ended, and end as well. A thread that
-    # still runs could close its pipe while the interpreter's exit writes to that pipe.
+    # Wait until the pool's thread has noticed that its processes have ended. A thread that is still
+    # running could close its pipe while the exiting interpreter writes to it.
     pool.shutdown(cancel_futures=True)
 
 

@@ -25,9 +25,9 @@ from pinn.specs.serving import ServingSpec
 
 # Engine configurations as keys and values, one or many, and their deployments.
 
-#: Configuration as the user writes it: values, as text or typed, by key.
+#: Configuration as the user writes it: values by key, as text or typed.
 Configuration = Mapping[str, object]
-#: Configuration in canonical keys and types, from :func:`canonical`.
+#: Configuration with canonical keys and types, from :func:`canonical`.
 Values = dict[str, FlagValue]
 
 _FLAGS = {**FLAGS, FORCE.name: FORCE}

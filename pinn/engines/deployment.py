@@ -128,11 +128,11 @@ def eagle_layer(target: ModelSpec) -> ModelSpec:
 # Effects of recurrent states (Mamba, gated delta net) on a configuration: larger blocks in vLLM,
 # and no prefix caching.
 #
-# vLLM keeps states in the same pool of blocks as keys and values. vLLM enlarges a block until a
+# vLLM stores states in the same pool of blocks as keys and values. vLLM enlarges a block until a
 # layer's keys and values take as much memory as a layer's state. A request has one block per group
 # of recurrent layers. A state belongs to one exact prefix, so engines can reuse a shared prefix
-# only where they kept the state at its end. From 0.28 on, vLLM keeps states at the ends of blocks,
-# which is not modelled.
+# only if they stored the state at its end. From 0.28 on, vLLM also stores states at the ends of
+# blocks, which is not modelled.
 
 #: The number of tokens per KV block must be a multiple of this number for FlashAttention. For MLA
 #: kernels, it must be a multiple of ``latent_state_block`` in ``data/engines/defaults.csv``.

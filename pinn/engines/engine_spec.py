@@ -14,8 +14,9 @@ from pinn.specs.serving import SGLANG
 ROUTINGS = (LEAST_LOADED, ROUND_ROBIN)
 #: Implementations of a KV cache tier in host memory: vLLM's own, and LMCache.
 NATIVE, LMCACHE = "native", "lmcache"
-#: Times at which SGLang's HiCache stores a prefix: once it is computed, once it is reused, or when
-#: it leaves the GPU (sglang 0.5.3 to 0.5.23 server_args.py, like the choices below).
+#: Events at which SGLang's HiCache stores a prefix: its computation, its first reuse, or its
+#: eviction from the GPU (sglang 0.5.3 to 0.5.23 server_args.py, also the source of the choices
+#: below).
 WRITE_POLICIES = (WRITE_THROUGH, WRITE_SELECTIVE, WRITE_BACK) = (
     "write_through", "write_through_selective", "write_back",
 )  # fmt: skip
@@ -23,9 +24,9 @@ IO_BACKENDS = (KERNEL, DIRECT) = ("kernel", "direct")
 MEM_LAYOUTS = (
     "layer_first", "page_first", "page_first_direct", "page_first_kv_split", "page_head",
 )  # fmt: skip
-#: Overhead of one small copy over PCIe, in seconds: the time of 28 KiB at 64 GB/s. Separate copies
-#: of up to 28 KiB are slower than one kernel that fills an H100's PCIe link (vllm 0.33.0
-#: v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES).
+#: Overhead of one small copy over PCIe, in seconds: the transfer time of 28 KiB at 64 GB/s.
+#: Separate copies of up to 28 KiB are slower than one kernel that saturates an H100's PCIe link
+#: (vllm 0.33.0 v1/kv_offload/cpu/swap_blocks_triton.py: THRESHOLD_BYTES).
 COPY_S = 4.5e-7
 
 

@@ -13,31 +13,32 @@ from pinn.specs.model import ModelSpec
 #: Kernels of decode attention. ``AUTO`` means the kernels that vLLM runs on the GPU: FlashAttention
 #: 3 on Hopper, and TensorRT-LLM's kernels, which FlashInfer includes, on Blackwell. SGLang runs the
 #: same kernels (labels of aiconfigurator-core 0.12.0, ``generation_attention_perf``). ``XQA`` are
-#: TensorRT-LLM's own kernels on Hopper (the name is from memory, not from a source).
+#: TensorRT-LLM's own kernels on Hopper (the name was not verified in a source).
 AUTO, XQA = "auto", "xqa"
 HOPPER = 9.0
 #: Time of XQA's kernels on Hopper relative to FlashAttention 3's in vLLM 0.24.0, by bits of a
 #: cached element. The values are geometric means over H100 and H200 (1.10 and 1.14 for 16 bits;
-#: 0.69 and 0.63 for 8 bits). They cover all shapes that are in both engines' tables, without a
-#: window, with heads of 64 or 128 elements, for which vLLM takes 30 us or more. Shorter times
-#: cannot be compared, since TensorRT-LLM's operator also rotates and stores keys. On Blackwell,
-#: where the kernels are the same, the means are 1.06 and 1.04. Ampere, Ada and RTX have no ratio:
-#: only one GPU of each was measured.
+#: 0.69 and 0.63 for 8 bits). They cover all shapes in both engines' tables that have no window,
+#: heads of 64 or 128 elements, and a time of at least 30 us in vLLM. Shorter times cannot be
+#: compared, because TensorRT-LLM's operator also rotates and stores keys. On Blackwell, where the
+#: kernels are the same, the means are 1.06 and 1.04. Ampere, Ada and RTX have no ratio: only one
+#: GPU of each was measured.
 XQA_TIME = {16: 1.12, 8: 0.66}
 
 
-# Kernels of routed experts: the engine's own choice (``AUTO``), or kernels measured separately.
+# Kernels of routed experts: the kernel that the engine selects itself (``AUTO``), or kernels
+# measured separately.
 
 AUTO, TRITON, CUTLASS, MARLIN = "auto", "triton", "cutlass", "marlin"
 
-#: Weight format under which Marlin's expert kernels were measured. Marlin takes as long for every
-#: 4-bit format, because it expands all of them to 16 bits.
+#: Weight format under which Marlin's expert kernels were measured. Marlin takes the same time for
+#: every 4-bit format, because it expands all of them to 16 bits.
 MARLIN_FORMAT = "int4_wo"
 
 
 #: Names of expert kernels as the engines spell them: vLLM's ``--moe-backend``, SGLang's
 #: ``--moe-runner-backend`` and TensorRT-LLM's ``moe_config.backend``. ``AUTO`` means the kernels
-#: that were measured as the engine's own choice.
+#: measured under the engine's own selection.
 @cache
 def kernel_names() -> dict[str, str]:
     """Return the kernels (such as ``AUTO``) that each name in ``kernel_names.csv`` stands for."""

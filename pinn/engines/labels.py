@@ -48,5 +48,5 @@ def server_label(deployment: Deployment) -> str:
     return ", ".join([where, format_label(deployment), release, *given])
 
 
-#: Flags that are part of the release in a server's label.
+#: Flags that form the engine release in a server's label.
 _IN_RELEASE = ("engine", "engine_version")

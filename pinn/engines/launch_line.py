@@ -21,10 +21,10 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # Flags of the engines' launch commands: ``data/engines/launch_flags.csv``.
 #
-# The flags' names are those of the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to
-# 0.5.23 (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``,
-# ``arg_groups/fields``), and of ``trtllm-serve`` with the keys of its YAML options (from memory). A
-# test compares the table with the source of the newest release.
+# Flag names are from the argument parsers of vLLM 0.10.2 to 0.33.0 and SGLang 0.5.3 to 0.5.23
+# (``vllm/engine/arg_utils.py``, ``entrypoints``; ``srt/server_args.py``, ``arg_groups/fields``),
+# and of ``trtllm-serve`` with the keys of its YAML options (not verified). A test compares the
+# table with the source of the newest release.
 
 TAKEN, NO_EFFECT, UNMODELLED = "taken", "no_effect", "unmodelled"
 SWITCH, VALUE, VALUES = "switch", "value", "values"
@@ -65,9 +65,9 @@ def unknown_flag(engine: str, name: str) -> PinnError:
     return PinnError(f"{name} is not a known flag of {engine}{meant}")
 
 
-# Conversion of a launch command to a configuration, with lists of its flags by their effect.
+# Conversion of a launch command to a configuration, with lists of its flags by effect.
 
-#: Short flags for keys of vLLM's JSON arguments, with the flags' full names (0.33.0
+#: Full names of vLLM's short flags for keys of JSON arguments (0.33.0
 #: ``vllm/engine/arg_utils.py``).
 _PARTS = {
     "--spec-method": "--speculative-config.method",
@@ -200,7 +200,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
             count = _values(rest)
             yield name, rest[:count]
             del rest[:count]
-        # If the next word is a known flag, the value is missing; a word such as -1 is a value.
+        # If the next word is a known flag, the value is missing. A word such as -1 is a value.
         elif not rest or _on(known, rest[0].partition("=")[0].replace("_", "-")) in known:
             raise PinnError(f"--serve: the flag {name} has no value: add a value")
         else:
@@ -217,7 +217,7 @@ def _known(engine: str, name: str) -> Known:
     found = known.get(_on(known, name))
     base, dot, _ = name.partition(".")
     if found is None and dot and base in known:
-        # The name is a flag with a JSON argument, a dot, and a key of the JSON object.
+        # The name consists of a flag with a JSON argument, a dot and a key of the JSON object.
         whole = known[base]
         found = None if whole.takes == SWITCH or _is_file(known, base) else whole
     if found is None:

@@ -17,8 +17,8 @@ from pinn.specs.serving import DATA, DEEPEP, KV_CACHE_DTYPES, SGLANG, TRTLLM, VL
 
 # Words of a launch command: its variables, the engine, its release and its arguments.
 
-#: Words of a command that start each engine. The second and third rows of the table start vLLM by a
-#: module, which does not take the model as a positional argument.
+#: Words of a command that start each engine. The second and third rows of the table start vLLM as a
+#: Python module, which does not accept the model as a positional argument.
 _PROGRAMS = [(r["engine"], tuple(r["words"].split())) for r in engine_rows("launch_programs.csv")]
 _IMAGE = re.compile(
     r"(?:.*/)?(?P<name>vllm-openai|sglang|tensorrt-llm/release)(?::(?P<tag>[\w.-]+))?(?:@sha256:\w+)?"
@@ -80,7 +80,7 @@ def words_of(command: str) -> Words:
     return Words(engine, release, {m[1]: m[2] for m in variables}, _arguments(words[first:]))
 
 
-#: Pattern of the start of a list of arguments, or of a container's YAML.
+#: Pattern of the start of an argument list, or of a container's YAML.
 _LISTED = re.compile(r"\s*(?:[\[{]|- |(?:command|args|image|env|name):\s)")
 
 
@@ -310,7 +310,7 @@ def _compilation(value: object, version: str) -> Read:
     assumed = []
     passes = values.pop("pass_config", {}) or {}
     for key, item in {**values, **passes}.items():
-        if item is None:  # vLLM uses its default for a null
+        if item is None:  # vLLM uses its default for a null value
             continue
         if key in _PASSES:
             fields["fuse_all_reduce"] = bool(item)
@@ -363,8 +363,8 @@ def _connector(value: Any, _: str) -> Read:
     return Read(assumed=f"without the transfers of {connector}")
 
 
-#: Name in column ``field`` of ``launch_flags.csv`` -> function of a flag's value and the engine's
-#: release that returns the flag's effect.
+#: Functions that return a flag's effect, given its value and the engine's release, by name in the
+#: column ``field`` of ``launch_flags.csv``.
 READERS: dict[str, Callable[[Any, str], Read]] = {
     f":{read.__name__.removeprefix('_')}": read
     for read in (

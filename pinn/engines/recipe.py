@@ -17,10 +17,10 @@ from pinn.units import GIB
 
 # Defaults of the engines, by engine, version, GPU, tensor parallelism and model.
 #
-# ``data/engines/defaults.csv`` has every default once, with its source. The first matching row
-# applies; an empty cell matches everything.
+# ``data/engines/defaults.csv`` lists every default once, with its source. The first matching row
+# applies; an empty cell matches any value.
 
-#: Numbers of an engine's release, such as (0, 15, 1).
+#: Numbers of an engine release, such as (0, 15, 1).
 Release = tuple[int, ...]
 #: Pattern of an engine's release, which may have a suffix.
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
@@ -174,7 +174,7 @@ def reference_version(engine: str) -> Default:
     return _of(engine, "engine_version")[0]
 
 
-#: Names of the engines in output.
+#: Names of the engines for display.
 _TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
@@ -219,10 +219,10 @@ def _default(row: dict[str, str]) -> Default:
     return Default(**found | {"assumed": found["assumed"] == "yes"})
 
 
-# Measured releases of an engine, as text for reports.
+# Measured releases of each engine, as text for reports.
 
 MEASURED_FILE = "measured.csv"
-#: Value that means all releases in an engine's row of ``data/engines/measured.csv``.
+#: Value that denotes all releases of an engine in ``data/engines/measured.csv``.
 ALL = "all"
 
 
@@ -288,8 +288,8 @@ def _follows(before: str, after: str) -> bool:
 
 #: Batches in flight that may include a request's decodes, under pipeline parallelism with
 #: asynchronous scheduling. ``ONE_BATCH``: only one of the batches in flight. ``ANY_BATCH``: all
-#: batches in flight. ``STAGGERED``: one batch of each p in succession, with p stages and p + 1
-#: batches in flight.
+#: batches in flight. ``STAGGERED``: one of every p consecutive batches, with p pipeline stages and
+#: p + 1 batches in flight.
 ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 
@@ -354,31 +354,31 @@ def vllm_rules(release: Release) -> tuple[SchedulerRules, str]:
     return rules, "; ".join(sources)
 
 
-# Resolved settings: an engine's flags and defaults, in terms that do not depend on the engine.
+# Resolved settings: flags and defaults in engine-independent terms.
 #
 # Costs and features of steps, and the simulator, depend only on these settings, not on the engine's
 # name.
 
-#: Types of schedules: prompts and decodes in shared steps, or prompts in separate steps.
+#: Types of schedules: prompts and decodes share steps, or prompts have separate steps.
 FUSED, PREFILL_FIRST = "fused", "prefill_first"
-#: Admission rules: a request is admitted if there is room for its next step, for the expected
-#: outputs of all running requests, or for their whole outputs.
+#: Admission policies: a request is admitted if the KV cache has room for its next step, for the
+#: expected outputs of all running requests, or for their whole outputs.
 NEXT_STEP, ESTIMATE, COMPLETION = "next_step", "estimate", "completion"
-#: GPU memory that ``memory_share`` refers to: all memory minus a measured reserve, all memory, or
-#: the memory that weights and activations leave free.
+#: Meaning of ``memory_share``, a share of GPU memory: of all memory minus a measured reserve, of
+#: all memory, or of the memory left free by weights and activations.
 TOTAL, STATIC, FREE = "total", "static", "free"
 #: Part of a decode step that runs as CUDA graphs: the whole step, the pieces between attention
 #: layers, or nothing.
 WHOLE, PIECES, NOTHING = "full", "piecewise", "none"
-#: Exchange of tokens between expert ranks: a token is sent only to the ranks with its experts, or
+#: Exchange of tokens between expert ranks: each token goes only to the ranks with its experts, or
 #: to all ranks.
 ALL_TO_ALL, GATHER = "all_to_all", "gather"
-#: Rules by which requests are distributed over replicas: to the replica with the fewest requests,
-#: or to each in turn.
+#: Routing policies over data-parallel replicas: to the replica with the fewest requests, or to each
+#: replica in turn.
 LEAST_LOADED, ROUND_ROBIN = "least_loaded", "round_robin"
 
-#: Types of origins of a resolved setting: a flag, the engine's default, an assumed default, or the
-#: engine's design.
+#: Origins of a resolved setting: a flag, the engine's default, an assumed default, or the engine's
+#: design.
 FLAG, DEFAULT, ASSUMED, DESIGN = "flag", "default", "assumed", "design"
 
 
@@ -540,10 +540,10 @@ class EffectiveRecipe:
         return found
 
 
-# Settings of a configuration while it is resolved: values from flags and defaults, with origins.
+# Settings of a configuration during resolution: values from flags and defaults, with origins.
 
 FLAGS = {each.name: each for each in flags_of(ServingSpec)}
-#: Origin of a flag's default, which a user may also have given.
+#: Origin of a flag at its default value, which the user may also have given explicitly.
 _DEFAULTS = {name: Origin(DEFAULT, f"default of {flag.option}") for name, flag in FLAGS.items()}
 _KINDS = {f.name: f.type for f in fields(EffectiveRecipe) if f.name != "origins"}
 _SETTLED = tuple(_KINDS)
@@ -554,11 +554,11 @@ _SETTLED = tuple(_KINDS)
 OWN_KERNEL_BYTES = 2.0**23
 
 
-#: First vLLM release in which steps with more prompt tokens than CUDA graphs cover are launched as
-#: fast as compiled modules.
+#: First vLLM release that launches steps with more prompt tokens than CUDA graphs cover as fast as
+#: compiled modules.
 _FAST_LAUNCHES = (0, 19)
-#: Origin, as text, of the setting ``compiled`` in releases before ``_FAST_LAUNCHES``, which launch
-#: more slowly. That was inferred from measured TTFT, not read in the engine's source.
+#: Origin, as text, of the setting ``compiled`` in releases before ``_FAST_LAUNCHES``. Their slower
+#: launches were inferred from measured TTFT, not from the engine's source.
 _SLOW_LAUNCHES = (
     "vllm before 0.19 compiles its modules, but prefills of Llama-3.3, MiniMax-M2.5 and Kimi-K2.5 "
     "that exceed the CUDA graphs were as slow in 0.10.2 to 0.18 as without compilation. "

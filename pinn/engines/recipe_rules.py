@@ -13,7 +13,7 @@ from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE, Speculation
 from pinn.units import MIB
 
-# Speculative decoding that flags request, and its effects on overlap and the request limit.
+# Speculative decoding requested by flags, and its effects on overlap and the request limit.
 
 #: SGLang's default limit of running requests with any speculative algorithm (``server_args.py:
 #: _handle_speculative_decoding``, from 0.5.13 on ``arg_groups/speculative_hook.py``; 0.5.3.post1 to
@@ -87,8 +87,8 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
 # Resolution of an engine's flags. Only this module and the engines' own modules depend on the
 # engine.
 #
-# Flags that are not given have the defaults of a table (``pinn.engines.recipe``). Settings without
-# a flag, such as the type of schedule, are in the engine's own file, each with its source.
+# Omitted flags have the defaults in a table (``pinn.engines.recipe``). Settings without a flag,
+# such as the type of schedule, are in the engine's own module, each with its source.
 
 
 def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -> EffectiveRecipe:
@@ -143,8 +143,8 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
 
 
-#: Settings of memory without a flag: memory that a release subtracts from its memory share, the way
-#: in which it counts the tokens of the KV cache, and the padding of experts' weights.
+#: Memory settings without a flag: memory that a release subtracts from its memory share, how it
+#: counts the tokens of the KV cache, and the padding of experts' weights.
 _OF_MEMORY = ("sampler_bytes", "counted_graphs", "counts_longest_requests", "padded_width")
 
 
@@ -163,8 +163,8 @@ def _settle_parallelism(found: RecipeFields) -> None:
         origin = found.look_up("moe_a2a_backend")[1]
     elif not serving.enable_expert_parallel:
         # vLLM merges tensor- and data-parallel ranks for the experts
-        # (``FusedMoEParallelConfig.make``): they have whole experts with --enable-expert-parallel,
-        # and slices of experts without it.
+        # (``FusedMoEParallelConfig.make``): each rank has whole experts with
+        # --enable-expert-parallel, and slices of all experts without it.
         spread = serving.ep_size or 1
         origin = found.look_up("ep_size")[1] if serving.ep_size else origin
     if ranks % spread:
@@ -249,7 +249,7 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
     elif fused:
         version = max(found.version, _FUSED_LIMITS, key=release)
         asked = VLLM, "fuse_all_reduce_most_mib", version, found.gpu
-        with contextlib.suppress(PinnError):  # without a row in the table, vLLM does not fuse
+        with contextlib.suppress(PinnError):  # vLLM does not fuse if the table has no row
             line = recipe.engine_default(*asked, found.values["tensor_parallel_size"])
             size, origin = float(line.value) * MIB, Origin(recipe.DEFAULT, line.source)
     found.put("fused_all_reduce_bytes", size, origin.text, origin.kind)

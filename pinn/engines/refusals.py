@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# Checks of the scheduler's limits and of the KV cache.
+# Checks of scheduler limits and of the KV cache.
 
 _BLOCKS = (1, 8, 16, 32, 64, 128, 256)
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block", "nvfp4"})
@@ -178,7 +178,7 @@ def drafts_beside_replicas(d: Deployment) -> Refusal | None:
 
 # All compatibility checks. Each check states the release and the file of its source.
 
-#: Checks of a whole deployment, in order; only the first refusal is reported.
+#: Checks of a whole deployment, in order. Only the first failed check is reported.
 RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
     refused_formats.heads, refused_formats.kv_heads, refused_formats.experts_over_ranks,
     refused_formats.expert_width, refused_formats.dense_width, refused_formats.block_experts,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pinn.engines.deployment import Deployment
 
 
-# Refusal of a deployment, and the engine's release to which a check applies.
+# Refusal of a deployment, and the engine release to which a check applies.
 
 
 class Refusal(NamedTuple):
@@ -60,7 +60,8 @@ def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
     return Refusal(reason, remedy, source + _assumed(source, d))
 
 
-#: Releases at the start of a source, such as ``vllm 0.10.2 to 0.33.0``; the second one is optional.
+#: Pattern of the releases at the start of a source, such as ``vllm 0.10.2 to 0.33.0``; the second
+#: release is optional.
 _READ = re.compile(r"(\w+) (\d[\d.]*)(?: to (\d[\d.]*))?")
 
 
@@ -159,7 +160,7 @@ def dense_width(d: Deployment) -> Refusal | None:
     return None
 
 
-#: Number of GPUs in one machine, which are connected by NVLink.
+#: Number of GPUs per machine, which are connected by NVLink.
 MACHINE_GPUS = 8
 
 
@@ -186,8 +187,8 @@ def beyond_a_machine(d: Deployment) -> str:
     )
 
 
-# Checks of number formats: scales whose blocks a split would cut, and formats that a GPU or release
-# does not support.
+# Checks of number formats: block scales that a tensor-parallel split would cut, and formats that a
+# GPU or release does not support.
 
 #: Number of rows, and of columns, in a block of weights that share a scale (``weight_block_size``
 #: in all published checkpoints).

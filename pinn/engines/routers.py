@@ -19,12 +19,13 @@ RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE = (
     "least-requests",
     "prefix-aware",
 )
-#: Names of the routing rules; their codes in ``pinn.simulator.state`` are 1, 2, ... in this order.
+#: Names of the routing policies; their codes in ``pinn.simulator.state`` are 1, 2, ... in this
+#: order.
 ROUTERS = (RANDOM, ROUND_ROBIN, LEAST_REQUESTS, PREFIX_AWARE)
 
 PREFIX_CACHE, QUEUE, KV_USE = "prefix-cache", "queue", "kv-cache-utilization"
-#: Assumed weights in ``prefix-aware`` routing, by scorer. llm-d-planner 0.3.3 configures only the
-#: prefix cache's scorer, whose weight makes no difference without other scorers.
+#: Assumed weights of the scorers in ``prefix-aware`` routing. llm-d-planner 0.3.3 configures only
+#: the prefix cache scorer, whose weight has no effect without other scorers.
 DEFAULT_WEIGHTS = {PREFIX_CACHE: 3.0, QUEUE: 2.0, KV_USE: 2.0}
 
 

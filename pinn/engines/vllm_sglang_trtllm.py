@@ -45,9 +45,9 @@ def vllm_sizes(most: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
 
 
-#: Ranges (first, last, step) of the numbers of decodes for which SGLang captures graphs, without
-#: and with drafts to verify; the last range has no end. With drafts, 64 is captured only from 0.5.5
-#: on.
+#: Ranges (first, last, step) of the numbers of decodes for which SGLang captures graphs: without
+#: drafts, and with drafts to verify. The last range has no end. With drafts, 64 is captured only
+#: from 0.5.5 on.
 SGLANG_SIZES = ((1, 2, 1), (4, 12, 4), (16, 256, 8), (272, 511, 16), (512, None, 32))
 SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, None, 16))
 
@@ -73,7 +73,7 @@ def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23))
     return tuple(found)
 
 
-#: Maximum of the consecutive numbers of decodes that TensorRT-LLM captures if steps are not padded.
+#: TensorRT-LLM captures a graph for every number of decodes up to this one if steps are not padded.
 TRTLLM_CONTIGUOUS = 32
 
 
@@ -158,8 +158,8 @@ def _settle_graphs(found: RecipeFields) -> None:
     if mode == NO_GRAPHS:
         found.put_graphs(0, 0, (), said, of_decodes)
     elif mode == FULL_DECODE_ONLY:
-        # Steps with prompts are launched kernel by kernel. With drafts to verify, each request has
-        # several tokens in a decode step.
+        # Steps with prompts are launched kernel by kernel. With drafts to verify, a decode step has
+        # several tokens per request.
         each = 1 + (drafts.tokens if drafts else 0)
         found.put_graphs(1, max(limit // each, 1), () if drafts else vllm_sizes(limit), said)
     else:
@@ -171,7 +171,7 @@ def _settle_graphs(found: RecipeFields) -> None:
 
 # Memory that SGLang reserves in addition to weights and KV cache, by release.
 
-#: MiB that SGLang reserves for a draft model and its graphs, by algorithm and by first release
+#: MiB that SGLang reserves for a draft model and its graphs, by algorithm and first release
 #: (``server_args.py: _handle_gpu_memory_settings``); nothing from 0.5.14 on.
 _DRAFTS = (((0, 5, 14), 0, 0), ((0, 5, 10), 4096, 6144), ((0,), 2048, 6144))
 
@@ -243,12 +243,12 @@ def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> floa
 
 # Settings of SGLang's scheduling, memory and CUDA graphs that depend on several flags.
 
-#: Share of its maximum output that SGLang initially expects of a request (environ.py:
-#: SGLANG_INIT_NEW_TOKEN_RATIO), and the factor on this share under attention data parallelism
-#: (_handle_data_parallelism, from 0.5.19 on arg_groups/parallel_hook.py); unchanged from
+#: Initially expected output of a request as a share of its maximum output (environ.py:
+#: SGLANG_INIT_NEW_TOKEN_RATIO), and factor on this share under attention data parallelism
+#: (_handle_data_parallelism, from 0.5.19 on arg_groups/parallel_hook.py). Both are unchanged from
 #: 0.5.3.post1 to 0.5.23.
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
-#: Model types with sparse attention. SGLang stores their KV cache in fp8 from compute capability
+#: Model types with sparse attention, whose KV cache SGLang stores in fp8 from compute capability
 #: 10.0 on.
 _SPARSE_TYPES = frozenset({"deepseek_v32", "glm_moe_dsa"})
 _ALIKE = "sglang 0.5.3.post1 to 0.5.23"
@@ -392,7 +392,7 @@ def settle_trtllm(found: RecipeFields) -> None:
     _settle_prompt_wait(found)
 
 
-#: Function that sets the remaining settings of each engine.
+#: Functions that set the remaining settings, by engine.
 SETTLERS = {VLLM: settle_vllm, SGLANG: settle_sglang, TRTLLM: settle_trtllm}
 
 

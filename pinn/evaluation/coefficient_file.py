@@ -14,7 +14,7 @@ from pinn.evaluation.tables import frame_grid
 from pinn.measurements.traces.trace_tables import read_trace_tables
 from pinn.surrogate.coefficient_set import read_coefficient_set
 
-#: Metrics of a load whose errors are printed; the saved table has the errors of all metrics.
+#: Metrics of a load whose errors are printed; the saved table lists the errors of all metrics.
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, Shaped
 from pinn.errors import PinnError
 from pinn.evaluation.metrics import GROUPS, percent_errors
 
-# Ranking of one evaluation's prediction methods by median error.
+# Ranking of an evaluation's prediction methods by median error.
 
 RANKING_COLUMNS = (
     "split", "metric", "method", "n", "groups", "median", "low", "high", "behind", "behind_low",
@@ -26,7 +26,7 @@ RANKING_COLUMNS = (
 
 FIRST, RANKING_TIED, BEHIND, INELIGIBLE = "first", "tied first", "behind", "not for an unseen pair"
 
-#: Number of bootstrap resamples; 25 lie beyond each end of a 95 % interval.
+#: Number of bootstrap resamples; 25 of them lie beyond each end of a 95 % interval.
 DRAWS = 1000
 
 
@@ -137,8 +137,9 @@ COLUMNS = (
     "verdict",
 )  # fmt: skip
 
-#: Verdicts of a comparison of two evaluations, A and B. Without predictions of both, one of them is
-#: better only if it has the lower median for every held-out part, such as each held-out model.
+#: Verdicts of a comparison of two evaluations, A and B. If the predictions of one are not
+#: available, A or B counts as better only if its median error is lower for every held-out part,
+#: such as each held-out model.
 A_BETTER, B_BETTER, TIED, MIXED = "A better", "B better", "tied", "parts disagree"
 OTHER_ROWS = "not comparable: different rows"
 

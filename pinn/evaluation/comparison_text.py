@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pinn.common.screen import Grid
     from pinn.evaluation.sides import Comparison
 
-#: Maximum number of printed rows of each table; the option --details prints all rows.
+#: Maximum number of rows printed per table; --details prints all rows.
 _ROWS = 5
 
 
@@ -86,8 +86,8 @@ def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
     Those with the largest ratio of B to A, or of A to B, are first.
     """
     if not details:
-        # A coefficient that is 0 on one side has a ratio of 0 or infinity and is sorted first. A
-        # ratio of 0 is clipped to a tiny number, because 0 has no logarithm.
+        # A coefficient that is 0 on one side has a ratio of 0 or infinity and is sorted first.
+        # Ratios are clipped to a tiny positive number, because 0 has no logarithm.
         off = coefficients["ratio"].clip(1e-300).map(math.log).abs()
         off = off[off > 0].sort_values(ascending=False)
         coefficients = coefficients.loc[off.index]
@@ -97,7 +97,7 @@ def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
     columns |= {"A": "a", "B": "b", "B / A": "ratio:.2f"}
     if verdict.any():
         columns |= {Column("A's interval", True): "verdict"}
-    # Coefficients in units of time are shown in microseconds.
+    # Coefficients with units of time are shown in microseconds.
     in_us = coefficients["unit"].str.match(r"s(/|$)")
     scale = in_us.map({True: MICROSECOND, False: 1.0})
     sides = {side: (coefficients[side] / scale).map(number) for side in ("a", "b")}

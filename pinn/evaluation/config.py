@@ -182,7 +182,8 @@ class ExperimentConfig:
         self.trainer.check()
 
 
-#: (configuration group, name) of a choice -> class whose defaults are the choice's values.
+#: Classes whose defaults are the values of a configuration choice, by (configuration group, name of
+#: the choice).
 CHOICES: dict[tuple[str, str], type] = {
     ("network", "tiny"): NetworkSettings,
     ("fit", "serving"): ServingFitSettings,
@@ -227,8 +228,8 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except PinnError as error:
-        # A settings class rejected a value. Keep the first line, its message: OmegaConf appends
-        # further lines.
+        # A settings class rejected a value. Keep only the first line of its message, because
+        # OmegaConf appends further lines.
         raise PinnError(str(error).partition("\n")[0]) from error
     except (HydraException, OmegaConfBaseException) as error:
         lines = [str(error)]

@@ -23,8 +23,8 @@ from pinn.surrogate.uncertainty.interval_fit import GAINS, METRICS, left_out_col
 from pinn.training.data.splits import Split
 from pinn.training.serving_rows import ServingRows, serving_rows
 
-# Predictions of every method on every split. Each pair of method and split has a file of its own,
-# so that an interrupted evaluation can be resumed.
+# Predictions of every method on every split. Each pair of method and split has its own file, so an
+# interrupted evaluation can be resumed.
 
 
 @dataclass(frozen=True)
@@ -167,14 +167,14 @@ def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
     return Exclusion()
 
 
-# Errors and features of held-out rows, to which prediction intervals are calibrated.
+# Errors and features of held-out rows, for calibrating prediction intervals.
 
 #: Prediction method to whose errors the intervals are calibrated.
 METHOD = "network"
 
-#: Columns of a table of held-out errors. The columns in ``METRICS`` are log(measured / predicted),
-#: ``ttft_share`` is TTFT / E2E latency as predicted, and ``shape`` is equal for models of equal
-#: shape.
+#: Columns of a table of held-out errors. Columns named in ``METRICS`` have log(measured /
+#: predicted). ``ttft_share`` is the predicted TTFT / E2E latency, and ``shape`` is equal for models
+#: of equal shape.
 COLUMNS = (
     "split", "row_id", "model", "shape", "gpu", "group", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_share", *GAINS, *held_out.DESCRIPTION, *METRICS,

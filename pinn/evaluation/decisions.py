@@ -13,15 +13,15 @@ import pandas as pd
 
 from pinn.evaluation.metrics import read_table
 
-#: Limits of mean TPOT, in seconds; for each limit, every method picks a deployment.
+#: Limits of mean TPOT, in seconds. Every method picks a deployment for each limit.
 LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
 
-#: Relative excess of a picked deployment's measured TPOT over the limit above which the pick counts
-#: as a miss, with a loss of 1.
+#: A picked deployment counts as a miss, with a loss of 1, if its measured TPOT exceeds the limit by
+#: more than this share.
 SLACK = 0.05
 
 #: Minimum number of measured deployments within the TPOT limit, and minimum number of different TP
-#: sizes among them. With fewer, there is little to choose from, so no decision is evaluated.
+#: sizes among them. With fewer, no decision is evaluated, because there is little choice.
 _LEAST_HOLDING, _LEAST_SIZES = 3, 2
 
 _SITUATION = ["model", "gpu", "prompt_tokens", "output_tokens"]

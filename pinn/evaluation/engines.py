@@ -30,7 +30,7 @@ from pinn.surrogate.surrogate import predict_coefficients
 from pinn.training.data import engine_deployments, released
 from pinn.training.serving_rows import mean_times
 
-#: Columns that identify a line in a table of an engine's TPOT and TTFT errors.
+#: Columns that identify a row in a table of an engine's TPOT and TTFT errors.
 PART = ["engine", "model", "gpu", "precision"]
 METHODS = ("network", "aiconfigurator")
 OTHER_CAMPAIGN = "second measurement campaign (TPOT only, because its benchmark client is unknown)"

@@ -36,10 +36,11 @@ from pinn.training.serving_rows import ServingRows
 
 # Publishing a trained checkpoint and its tables in the folder that commands read by default.
 
-#: Tables of a checkpoint's cross-validation errors, stored beside the checkpoint.
+#: Tables of a checkpoint's cross-validation errors, stored next to the checkpoint.
 TABLES = ("results.csv", "serving_runs.csv", "predictions.csv")
 
-#: Folder of networks that were each trained without one model; a file has the name of that model.
+#: Folder of the networks that were each trained without one model. Each file is named after that
+#: model.
 LEFT_OUT_FOLDER = "left_out"
 
 
@@ -77,7 +78,7 @@ def publish(path: Path, folder: Path) -> Path:
 
 # Cross-validation folds of an experiment's splits, and the networks trained on them.
 
-#: Split method whose trained networks, one per held-out model, are stored beside a checkpoint.
+#: Split method whose trained networks, one per held-out model, are stored next to a checkpoint.
 KEPT = "leave-one-model-out"
 
 
@@ -152,13 +153,14 @@ def _folds(
 
 # Cross-validation predictions that are published with a checkpoint, including serving runs.
 
-#: Names of a serving run's latency metrics in the evaluation suite, by metric; mean ITL counts as
+#: Names of a serving run's latency metrics in the evaluation suite, by metric. Mean ITL is used as
 #: TPOT.
 _METRICS = {
     "itl_mean_s": "tpot", "ttft_mean_s": "ttft", "e2e_mean_s": "e2e", "e2e_p99_s": "e2e_p99",
 }  # fmt: skip
 
-#: Relative difference up to which measured values count as equal; tables store eight digits.
+#: Relative difference up to which measured values count as equal, because tables store eight
+#: digits.
 _ROUNDING = 1e-6
 
 
@@ -252,7 +254,7 @@ def _published(name: str, checkpoint: Path) -> pd.DataFrame:
 #: Name, in tables of errors, of the split that holds out the models of serving runs.
 RUN_ERRORS_SPLIT = "serving-runs-leave-one-model-out"
 
-#: Client-side metrics of a serving run, by metric of the evaluation; a run's ITL is used as TPOT.
+#: Client-side metrics of a serving run, by evaluation metric. A run's ITL is used as TPOT.
 FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 
 

@@ -31,13 +31,13 @@ from pinn.training.serving_rows import ServingRows, prior_jobs
 from pinn.units import MICROSECOND
 
 #: Global coefficients of BLIS (its ``defaults.yaml``, ``trained_physics_coefficients``, August
-#: 2026). Betas multiply ``blis_basis``; alphas are microseconds before the queue, at completion,
-#: and per output token.
+#: 2026). Step coefficients (betas) multiply ``blis_basis``. Request coefficients (alphas) are the
+#: microseconds before the queue, at completion, and per output token.
 BLIS_ALPHA = (15563.2, 777.3, 45.9)
 BLIS_BETA = (0.152, 0.0, 1.363, 0.752, 32.1, 4.42, 126.0, 482.0, 0.0, 1.947, 0.752)
 
-#: Function of a deployment, batches and a prompt length that returns the values of a formula's
-#: basis functions, ``[batches, functions]``.
+#: Function that returns the values of a formula's basis functions, ``[batches, functions]``, given
+#: a deployment, batches and a prompt length.
 StepBasis = Callable[[Deployment, BatchSums, float], Float[np.ndarray, "batches functions"]]
 
 
@@ -159,8 +159,7 @@ def blis_basis(
     return blis_features(blis_model(deployment), totals) * MICROSECOND
 
 
-#: Request features from which a formula predicts TTFT, in addition to the steps before the first
-#: token.
+#: Request features in a formula's TTFT, in addition to the steps up to the first token.
 _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 

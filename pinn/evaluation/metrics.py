@@ -17,8 +17,8 @@ from pinn.training.serving_rows import ServingRows
 
 # Error measures of predicted times, and the columns of their table.
 
-#: Latency metrics that a table of predictions may have: mean TPOT, mean TTFT, and the mean and 99th
-#: percentile of E2E latency.
+#: Latency metrics in a table of predictions: mean TPOT, mean TTFT, and mean and 99th percentile of
+#: E2E latency.
 METRICS = ("tpot", "ttft", "e2e", "e2e_p99")
 
 RESULT_COLUMNS = ("split", "held_out", "method", "metric", "n", "median", "mean", "p90", "bias")
@@ -146,9 +146,9 @@ def predictions_of(folder: Path) -> pd.DataFrame | None:
     return None
 
 
-#: File suffix of the table of held-out errors that is stored beside a checkpoint.
+#: File suffix of the table of held-out errors stored next to a checkpoint.
 KEPT = ".results.csv"
-#: Column, in tables beside a checkpoint, with the SHA-256 of the checkpoint's file.
+#: Column with the SHA-256 of the checkpoint file, in tables stored next to a checkpoint.
 CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
@@ -207,7 +207,8 @@ def _agreement(metric: str, predicted: np.ndarray, measured: np.ndarray) -> tupl
     return r, float(inversions(predicted, measured).sum()) if metric == "e2e_p99" else np.nan
 
 
-#: Minimum ratio of two rows' measured times at which the order of their predicted times is checked.
+#: The order of two rows' predicted times is checked only if their measured times differ by at least
+#: this ratio.
 RANKING_MARGIN = 1.2
 
 
@@ -225,11 +226,11 @@ def inversions(
 
 # Named groups of rows that a results table reports separately.
 
-#: Maximum concurrency of a lightly loaded benchmark, chosen for presentation.
+#: Maximum concurrency at which a benchmark counts as lightly loaded in reports.
 LOW_CONCURRENCY = 16
 
-#: Functions by group name, which return whether a row belongs to the group, given its deployment
-#: and concurrency.
+#: Functions that return whether a row belongs to a group, given its deployment and concurrency, by
+#: group name.
 GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
     "mixture-of-experts": lambda deployment, _: deployment.model.moe is not None,
     "dense": lambda deployment, _: deployment.model.moe is None,

@@ -41,33 +41,33 @@ from pinn.common.tables import read_frame, write_frame
 from pinn.errors import PinnError
 from pinn.evaluation.tables import frame_grid
 
-#: Weights of errors in a configuration's score, by metric.
+#: Weights of a configuration's errors in its score, by metric.
 WEIGHTS = {"tpot": 2 / 3, "ttft": 1 / 3}
-#: Maximum absolute log error of a row; larger errors count as this value.
+#: Maximum absolute log error of a row; larger errors are clipped to this value.
 LARGEST_ERROR = np.log(3)
-#: Number of bootstrap resamples, enough to resolve the smallest significance level of Holm's
+#: Number of bootstrap resamples, enough to resolve the smallest significance level in Holm's
 #: method, ``LEVEL`` / number of groups.
 DRAWS = 10_000
-#: Minimum probability of a lower overall error at which a candidate checkpoint is released.
+#: Minimum probability that a candidate checkpoint's overall error is lower, for its release.
 SURE = 0.9
-#: Thresholds for a group that is worse: its error rises by more than ``WORSE`` percent, and beyond
-#: its noise at the significance level ``LEVEL``.
+#: A group counts as worse if its error rises by more than ``WORSE`` percent and the rise is
+#: significant at ``LEVEL``.
 WORSE, LEVEL = 1.0, 0.05
-#: Minimum number of configurations for which a group's bootstrap resamples only its own deviations
-#: from the group's mean. Smaller groups resample deviations of all groups of their source, or of
-#: all groups if the source has few configurations, too.
+#: Minimum number of configurations for a group's bootstrap to resample only its own deviations from
+#: the group's mean. Smaller groups also resample deviations of all groups of their source or, if
+#: the source has few configurations, of all groups.
 LEAST = 4
-#: Similar sources with which bootstrap deviations are pooled, by source of measurements.
+#: Similar source whose bootstrap deviations are pooled with a source's own, by source of
+#: measurements.
 _ALIKE = {"held-out serving runs": "serving runs"}
-#: Columns of a summarized scorecard. ``error`` and ``bias`` are means of |log(predicted /
-#: measured)| and of its signed value, in percent. ``inside`` is the percentage of rows inside their
-#: intervals.
+#: Columns of a scorecard summary. ``error`` and ``bias`` are means of |log(predicted / measured)|
+#: and of its signed value, in percent. ``inside`` is the percentage of rows inside their intervals.
 COLUMNS = ("group", "configuration", "metric", "rows", "error", "bias", "inside")
-#: Name of the file of :func:`training_noise` beside the shipped checkpoint, with the columns
+#: Name of the file of :func:`training_noise` next to the shipped checkpoint, with the columns
 #: ``group`` and ``score``.
 NOISE_FILE = "training_noise.csv"
-#: First columns of the ledger, a table with a line of scores per checkpoint. ``panel`` is the
-#: overall score. A column for each group follows.
+#: First columns of the ledger, a table with one row of scores per checkpoint. ``panel`` is the
+#: overall score. One column per group follows.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
 BETTER = "better, and no group is worse by more than its noise"
@@ -200,8 +200,8 @@ def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
     return (1 / (alike.map(alike.value_counts()) * alike.nunique())).to_numpy()
 
 
-#: Pattern of a group's name that captures the source and the model family, which is the first word
-#: of the model's name without its version.
+#: Pattern of a group's name that captures the source and the model family. The family is the first
+#: word of the model's name, without its version.
 _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 

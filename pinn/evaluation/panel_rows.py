@@ -30,18 +30,18 @@ from pinn.training.data.engine_deployments import (
 )
 from pinn.training.data.silicon import read_silicon
 
-#: To save time, only every ``EVERY``-th load of a measured deployment, sorted by concurrency, is
-#: simulated.
+#: Only every ``EVERY``-th load of a measured deployment, sorted by concurrency, is simulated to
+#: save time.
 EVERY = 3
-#: Ratio of a row's TTFT to the TTFT at the lowest load from which on the row counts as saturated:
-#: its TTFT is mostly queue time, which magnifies errors of the step time.
+#: A row counts as saturated if its TTFT is at least this multiple of the TTFT at the lowest load.
+#: Most of its TTFT is queue time, which magnifies errors of the step time.
 SATURATED = 3.0
-#: GPU on which whole engine steps were measured, and maximum batch size, in tokens, with a captured
-#: CUDA graph. The table of measured steps has neither.
+#: GPU on which whole engine steps were measured, and maximum size, in tokens, of a batch with a
+#: captured CUDA graph. The table of measured steps states neither.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512
 
-#: GPU on which the serving runs in the training data were measured. The table of their scores names
-#: neither the GPU nor the runs' engine flags. The flags are not needed, since none of them widens a
+#: GPU on which the serving runs in the training data were measured. The table of their scores
+#: states neither the GPU nor the engine flags. The flags are not needed, because no flag widens a
 #: prediction interval.
 RUNS_GPU = "H100-SXM"
 
@@ -136,7 +136,8 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
         for metric in _FIGURES.values()
     ]
     table = pd.concat(found, ignore_index=True)
-    # TTFT of the second measurement campaign is dropped: how its client measures TTFT is unknown.
+    # Drop the TTFT of the second measurement campaign, because its client's definition of TTFT is
+    # unknown.
     unknown = table["saturated"] | table["group"].str.startswith(CAMPAIGN)
     return table.loc[~unknown | (table["metric"] == "tpot"), list(ROW_COLUMNS)]
 

@@ -23,7 +23,7 @@ from pinn.training.serving_rows import ServingRows
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-#: Inputs of a regression, a line per row: one matrix for TPOT and one for TTFT.
+#: Inputs of a regression, one row per measured row: a matrix for TPOT and a matrix for TTFT.
 Inputs = tuple[Float[np.ndarray, "n inputs"], Float[np.ndarray, "n inputs"]]
 
 
@@ -45,11 +45,11 @@ class Setting:
 
 _FOLDS = 3
 
-#: Columns that describe the benchmark load of a row.
+#: Columns that describe a row's benchmark load.
 _LOAD = ["concurrency", "prompt_tokens", "output_tokens"]
 
-#: Settings of ridge and lasso, which differ in regularization strength. Their target is the time
-#: itself and not its logarithm, as in HFD-TL.
+#: Settings of ridge and lasso, which differ in regularization strength. As in HFD-TL, the target is
+#: the time itself, not its logarithm.
 _LINEAR = [Setting({"alpha": alpha}, log=False) for alpha in np.logspace(-6, 0, 7).tolist()]
 
 
@@ -63,7 +63,7 @@ _TREES = _both(
     {"max_depth": depth, "n_estimators": trees, "subsample": 0.7, "learning_rate": 0.05}
     for depth, trees in ((2, 150), (3, 300))
 )
-#: Candidate settings of the MLP, which differ in weight decay.
+#: Candidate settings of the MLP regression, which differ in weight decay.
 _MLP = _both(
     {"hidden_layer_sizes": (64, 64), "alpha": decay, "max_iter": 150} for decay in (1e-2, 1.0)
 )
@@ -152,7 +152,8 @@ class _Regression:
         target = np.log(seconds / floor if setting.over_floor else seconds)
         if not setting.log:
             target = np.exp(target) * 1e3
-            # Weights of 1 / target^2 make the fit minimize relative errors, as other methods do.
+            # Weights of 1 / target^2 make the fit minimize relative errors, as the other methods
+            # do.
             weight = weight / target**2
         model = _estimator(self.kind, setting.parameters, self.seed)
         weights = {f"{model.steps[-1][0]}__sample_weight": weight} if self.kind != "mlp" else {}
@@ -222,7 +223,7 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
     load = np.log(loads.loc[list(rows.row_id)].to_numpy(np.float64))
     shared = [free[rows.deployment], rates[rows.deployment], load]
     pairs = ((rows.tpot_features, rows.tpot_floor_s), (rows.ttft_features, rows.ttft_floor_s))
-    # Step features that are 0 have no logarithm, so they are clipped to 1e-6.
+    # Clip step features to 1e-6, because 0 has no logarithm.
     tpot, ttft = (
         np.concatenate([*shared, np.log(np.maximum(some, 1e-6)), np.log(floor)[:, None]], axis=1)
         for some, floor in pairs

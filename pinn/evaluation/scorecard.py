@@ -12,7 +12,7 @@ from pinn.evaluation.panel import group_scores, read_panel, sum_up
 from pinn.evaluation.panel_rows import panel_deployments
 from pinn.training.data.released import PEERS, released_predictions
 
-#: Suffixes of two files beside a checkpoint: its scorecard, and the previous checkpoint's.
+#: Suffixes of the two scorecards next to a checkpoint: its own, and the previous checkpoint's.
 PANEL, BEFORE = ".panel.csv", ".before.panel.csv"
 
 _TITLES = {"aiconfigurator": "AIConfigurator", "aisimulate": "AISimulate"}

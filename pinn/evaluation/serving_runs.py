@@ -44,7 +44,7 @@ def read_runs(
     return [measured_runs.read_load_report(folder, gpu, model_configs, seed) for folder in folders]
 
 
-#: Share of failed requests from which on a run counts as overloaded; such runs are summarized
+#: Runs with at least this share of failed requests count as overloaded and are summarized
 #: separately.
 OVERLOADED = 0.05
 
@@ -160,8 +160,8 @@ def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
 #: Name of the split of held-out serving runs in tables.
 RUNS_HELD_OUT = "serving runs, leave-one-model-out"
 
-#: Names, in tables, of the methods that predict serving runs; ``HELD_OUT`` is appended if the fit
-#: held out the run's model.
+#: Names, in tables, of the methods that predict serving runs. ``HELD_OUT`` is appended if the run's
+#: model was held out from the fit.
 TEACHER, NETWORK = "teacher", "network"
 HELD_OUT = ", model held out"
 
@@ -241,8 +241,8 @@ def run_results(scores: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(RESULT_COLUMNS))
 
 
-# Intervals of serving runs' latencies: each run is simulated again with all times at the lower ends
-# of their intervals, and with all times at the upper ends.
+# Intervals of serving runs' latencies: each run is simulated twice more, with all times at the
+# lower and at the upper ends of their intervals.
 
 
 def with_intervals(

@@ -28,7 +28,7 @@ from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate, batch_seconds
 from pinn.training.data.splits import deployment_keys
 
-#: Reference deployments for comparisons: (model, tensor-parallel size) -> GPUs.
+#: GPUs of the reference deployments that are compared, by model and tensor-parallel size.
 SHOWN = {
     ("meta-llama/Llama-3.1-8B", 1): ("A100", "H100", "B200"),
     ("meta-llama/Llama-3.1-70B", 4): ("A100", "H100", "B200"),

@@ -24,11 +24,11 @@ from pinn.training.data.released import PEERS
 from pinn.training.data.splits import deployment_keys
 from pinn.training.kernel_data import fitted_surrogates
 
-#: Description of the evaluation data, shown below every table.
+#: Description of the evaluation data, printed below every table.
 EVIDENCE = "4 models with measured deployments and 6 models with serving runs"
 
-#: Methods that cannot be ranked first, because they were trained on the rows that they predict or
-#: on kernels of held-out models.
+#: Methods that are excluded from first place, because they were trained on the rows that they
+#: predict or on kernels of held-out models.
 NOT_FOR_UNSEEN = ("blackbox, per configuration", *PEERS)
 
 
@@ -130,7 +130,7 @@ def _write_tables(
     masks = metrics.group_masks(config.evaluation.groups, measured.rows, predictions)
     summary = metrics.with_correlation(metrics.summarize(predictions, masks), predictions)
     write_frame(summary, folder / "results.csv")
-    # The bootstrap of median errors resamples whole deployments or, for serving runs, whole models.
+    # Bootstrap median errors by resampling whole deployments or, for serving runs, whole models.
     groups = deployment_keys(observations).set_axis(observations["row_id"])
     if "group" in found:
         of_runs = found.dropna(subset="group").drop_duplicates("row_id")

@@ -27,8 +27,8 @@ _KNOWN = {
     "network": "pinn", "aisimulate": "AIS", "aiconfigurator": "AIC", "roofline": "roofline",
 }  # fmt: skip
 
-#: Groups of rows whose errors are also printed by held-out model. In saved tables, the errors of
-#: every group are also listed by held-out model.
+#: Groups of rows whose errors are also printed by held-out model. In saved tables, this applies to
+#: every group.
 DETAILED = ("expert-parallel",)
 
 

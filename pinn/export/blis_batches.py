@@ -20,15 +20,15 @@ from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
 #: Prompt lengths of the steady loads that coefficients are fitted to (the middle one is typical),
-#: and their output length, in tokens. Several prompt lengths are needed: BLIS has no term for eager
-#: launches, which any prompt causes, so its cost of a prompt token falls with the prompt's length.
-#: No length is about 256 tokens, since with a few more decodes such steps exceed vLLM's CUDA
-#: graphs, and no coefficients reproduce that jump.
+#: and their output length, in tokens. Several lengths are needed: BLIS has no term for eager
+#: launches, which any prompt causes, so its cost per prompt token falls with the prompt's length.
+#: Lengths near 256 tokens are avoided: with a few decodes, such steps exceed vLLM's CUDA graphs,
+#: and no coefficients reproduce that jump.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
-#: Contexts of decodes in the batches whose errors are limited, as multiples of a prompt's length.
+#: Decode contexts in the batches whose errors are limited, as multiples of the prompt length.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Every number of decodes up to the first value occurs in the batches whose errors are limited. The
-#: second value is the approximate count of larger numbers of decodes.
+#: Numbers of decodes in the batches whose errors are limited: every number up to the first value,
+#: and about as many larger numbers as the second value.
 _EACH, _SPREAD = 16, 60
 #: Maximum number of prompts per step in the batches whose errors are limited.
 MOST_PROMPTS = 4

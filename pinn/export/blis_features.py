@@ -140,8 +140,8 @@ def blis_step_us(
     return np.maximum(np.trunc(features @ beta), 1.0)
 
 
-# Fit of BLIS's formula: the coefficients with the smallest errors to the surrogate over given
-# batches.
+# Fit of BLIS's formula: the coefficients that minimize the errors relative to the surrogate over
+# given batches.
 
 #: Basis functions that do not depend on the batch and get coefficient 0. The constant part of a
 #: step is fitted to ``step`` alone: a fit cannot distinguish the constants, and ``weights`` depends
@@ -150,16 +150,17 @@ CONSTANTS = ("weights", "layer", "interleaved_moe_layer")
 
 _PROMPTS, _REQUESTS = (list(BASIS).index(name) for name in ("prefill_compute", "request"))
 _FITTED = np.array([name not in CONSTANTS for name in BASIS])
-#: If the time that a fit to all batches predicts for a batch is below this share of its simulated
-#: time, the batch counts as stalled and is omitted.
+#: A batch counts as stalled, and is omitted, if a fit to all batches predicts less than this share
+#: of its simulated time.
 _STALLED = 0.5
-#: Maximum number of batches of a load to fit. Twice as many batches change every median step time
+#: Maximum number of batches to fit per load. Twice as many would change every median step time
 #: error by less than 0.02 percentage points.
 _ROWS = 400
 #: Maximum relative errors of summed step times: over all batches, weighted by requests, and over
 #: batches with a prompt.
 _SUMS = (0.01, 0.01, 0.02)
-#: Weights, relative to the mean error, of the sums' errors beyond their limits.
+#: Weights, relative to the mean error, of the amounts by which errors of the sums exceed their
+#: limits.
 _BEYOND_SUMS = (1000.0, 30.0, 10.0)
 
 

@@ -22,7 +22,7 @@ from pinn.simulator.workloads.workload import Workload
 BLIS_STATE = "inference-sim up to commit f90a1e3a (2026-08-22); later versions need --target kernel"
 Vectors = Sequence[blis_vectors.BlisVector]
 ALPHA = ("alpha_arrival_us", "alpha_completion_us", "alpha_output_token_us")
-#: Default of the maximum accepted relative error of BLIS's step times.
+#: Default maximum relative error of BLIS's step times that an export accepts.
 WORST_ERROR = 0.25
 
 _TEMPLATE = Path(__file__).with_name("blis_run.sh")

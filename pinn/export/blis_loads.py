@@ -20,20 +20,20 @@ from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
-#: Maximum number of batches that are kept from each simulated load, evenly spaced over its steps.
+#: Maximum number of batches kept from each simulated load, evenly spaced over its steps.
 BATCHES = 20_000
-#: A load is overloaded if a larger share of its requests than this waits for more than a step for a
-#: place in the batch, or is preempted. Its latencies then depend on the queue, not on step times.
+#: A load is overloaded if more than this share of its requests is preempted, or waits longer than a
+#: step for a place in the batch. Its latencies then depend on the queue, not on step times.
 WAITING = 0.005
-#: Mean decodes per step of the first steady load; ratio of decodes between one steady load and the
-#: next; and request rate of the second-to-last steady load, as a share of the saturating rate.
+#: Mean decodes per step of the first steady load; ratio of decodes between successive steady loads;
+#: and request rate of the second-to-last steady load, as a share of the saturation rate.
 _FIRST, _APART, _LAST = 0.7, 1.4, 0.95
-#: Number of candidates for the mean decodes per step of the last steady load.
+#: Number of candidate values for the mean decodes per step of the last steady load.
 _TRIED = 24
 _NAME = "decodes-"
 #: Range of the uniformly distributed prompt and output lengths of a load, relative to their mean.
 _LENGTHS = (0.5, 1.5)
-#: Number of requests of a steady load: a constant, plus a number for each request in flight.
+#: Number of requests in a steady load: a constant, plus this number per request in flight.
 _REQUESTS, _EACH = 50, 8
 
 
@@ -102,13 +102,12 @@ def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
     """Return the mean decodes per step of each steady load, from one to near saturation."""
     most = most_decodes(latency, lengths)
     counts = np.unique(np.geomspace(1, most, _TRIED).astype(int))
-    # A running maximum makes the rates monotonic, since steps beyond the largest CUDA graph may
-    # give lower rates.
+    # Make the rates monotonic, because steps beyond the largest CUDA graph may yield lower rates.
     rates = np.maximum.accumulate([rate_per_s(latency, lengths, float(n)) for n in counts])
     last = max(float(np.interp(_LAST * rates[-1], rates, counts)), 2.0)
     apart = (_APART**i for i in range(1, 30))
-    # Names of loads contain the decodes per step, rounded to whole numbers; they must differ, and
-    # the first load's name has 1.
+    # A load's name has its decodes per step as a whole number. Names must differ, and the first
+    # load has 1.
     between = [n for n in apart if n * _APART**0.5 < last and 1 < round(n) < round(last)]
     return [_FIRST, *between, last, *([float(most)] if most > last + 1 else [])]
 
@@ -192,7 +191,7 @@ def _most_prompts(steps: StepRecords) -> int:
     prompts = steps.sums.prefill_requests
     if not prompts.any():
         return 1
-    # The quantile is rounded down, since the maximum of fewer than a hundred steps is mere chance.
+    # Round the quantile down, because the maximum of fewer than a hundred steps is mere chance.
     found = np.quantile(prompts[prompts > 0], 0.99, method="lower")
     return int(min(found, MOST_PROMPTS))
 
@@ -231,11 +230,11 @@ def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
     found = []
     for decodes in standard_decodes(latency, lengths):
         one = observe(latency, steady_load(latency, lengths, decodes))
-        # run.sh picks a vector by the request rate of the user's load, so the output rate is that
-        # of the planned decodes, not of the simulated batches.
+        # run.sh picks a vector by the request rate of the user's load, so use the output rate of
+        # the planned decodes, not that of the simulated batches.
         rate = _output_per_s(latency, lengths, decodes)
-        # Some requests of the last load wait for a place in the batch. The load is still not marked
-        # as overloaded, since it is meant to be near saturation.
+        # Some requests of the last load wait for a place in the batch. It is not marked as
+        # overloaded, because it is meant to be near saturation.
         found.append(replace(one, lengths=lengths, output_per_s=rate, overloaded=False))
     return sorted(found, key=lambda one: one.decodes)
 

@@ -15,8 +15,8 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 # Inputs of the Go simulator BLIS: numbers that describe a model, a GPU and a configuration.
 #
-# The numbers follow BLIS's code of August 2026, including its simplifications, since these affect
-# the step times that BLIS computes.
+# The numbers follow BLIS's code of August 2026, including its simplifications, because these affect
+# BLIS's step times.
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,8 @@ def blis_model(deployment: Deployment) -> BlisModel:
 
 # Files of a deployment for BLIS: config.json, the hardware file and flags of the KV cache.
 #
-# Exactly the keys that BLIS reads are written, so that BLIS infers no value itself. BLIS's step
-# time depends on these shapes and bytes, and so do the exported coefficients.
+# Exactly the keys that BLIS reads are written, so that BLIS infers no values. BLIS's step times and
+# the exported coefficients depend on these shapes and bytes.
 
 #: Parts of a model's name from which BLIS infers bytes per weight if the config does not state
 #: them.

@@ -20,7 +20,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.workloads.workload import Workload
 from pinn.units import MICROSECOND
 
-#: Name of the coefficient vector that is fitted to all loads together.
+#: Name of the coefficient vector fitted to all loads together.
 MIX = "mix"
 
 
@@ -47,18 +47,18 @@ class WorstBatch:
 
 
 SEVERAL = "several prompts"
-#: Types of steps by number of prompts: none; one; several, up to the load's usual maximum; and more
-#: than that.
+#: Types of steps by number of prompts: none; one; several, up to the load's usual maximum; and
+#: more.
 KINDS = "decodes alone", "one prompt", SEVERAL, "rarely so many prompts"
-#: Limits of the relative errors of batches in a fit, which are exceeded only if BLIS's formula
-#: cannot meet them: for batches without prompts and for dense models; and for batches with prompts
-#: of MoE models.
+#: Limits of a batch's relative error in a fit: first for dense models and for batches without
+#: prompts, then for MoE batches with prompts. Errors exceed their limits only if BLIS's formula
+#: cannot meet them.
 GUARD, _EXPERTS = 0.145, 0.245
-#: Errors are limited up to this many standard deviations above the decodes of a vector's range,
-#: since random arrivals make the number of decodes vary.
+#: Errors are limited for up to this many standard deviations more decodes than in a vector's range,
+#: because random arrivals make the number of decodes vary.
 _CROWDED = 2.0
-#: Weights, relative to the mean error, of the largest step time errors beyond their limits: of
-#: batches with at most one prompt, and of batches with several prompts.
+#: Weights, relative to the mean error, of the amounts by which the largest step time errors exceed
+#: their limits: for batches with at most one prompt, and for batches with several prompts.
 _BEYOND_FEW, _BEYOND_SEVERAL = 100.0, 30.0
 
 
@@ -199,9 +199,9 @@ def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
     """Return batches whose errors a fit limits: with no prompt, one prompt, several prompts."""
-    # One line cannot fit all batches of a MoE model, since its step times are too curved, so only
-    # batches in and just above the range are used. Random arrivals may exceed the range, and the
-    # vector with the fewest decodes also serves single requests.
+    # A linear formula cannot fit all batches of an MoE model, because its step times are too
+    # nonlinear. Only batches in and just above the range are therefore used. Random arrivals may
+    # exceed the range, and the vector with the fewest decodes also serves single requests.
     more = _CROWDED * taken[1] ** 0.5 if taken[0] > 1 else 0.0
     few = guarded if dense else guarded.within(taken[0], taken[1] + more)
     limit, asked = GUARD if dense else _EXPERTS, guarded.within(*taken)

@@ -31,15 +31,15 @@ from pinn.units import MICROSECOND
 #: Values of one column of a coefficient table.
 Column: TypeAlias = "Sequence[object] | np.ndarray | pa.Array"
 
-#: Function from a deployment to half-widths of the intervals of its log TPOT and TTFT.
+#: Function that returns the half-widths of the intervals of log TPOT and log TTFT of a deployment.
 HalfWidths: TypeAlias = Callable[[Deployment], Mapping[str, float]]
 
 _SIZE = "tensor_parallel_size"
 #: Flags that do not affect a deployment's GPU memory.
 _IDLE = {"generation_config", "override_generation_config"}
-#: Verdict on a configuration that cannot be predicted, such as one of an unknown model.
+#: Verdict on a configuration that cannot be predicted, such as one with an unknown model.
 INVALID = "invalid"
-#: Canonical key -> name of the argument of functions and commands, if it differs.
+#: Name of the argument of functions and commands, by canonical key, where the two differ.
 _ARGUMENTS = {"precision": "quantization"}
 
 
@@ -205,7 +205,8 @@ def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np
     return [deployment for _, deployment in kinds.values()], np.array(place, np.int64)
 
 
-#: A model's attention window in tokens, None without one, and the sizes of an engine's CUDA graphs.
+#: A model's attention window in tokens (None without a window), and the sizes of an engine's CUDA
+#: graphs.
 _Padding: TypeAlias = tuple[int | None, tuple[int, ...]]
 
 

@@ -46,7 +46,7 @@ def engine_release(deployment: Deployment) -> str:
     return f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"
 
 
-# Configurations with their coefficients, from which every export starts.
+# Configurations with their coefficients, the input of every export.
 
 
 @dataclass(frozen=True)

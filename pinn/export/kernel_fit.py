@@ -19,22 +19,20 @@ from pinn.surrogate.step_features import step_time
 
 #: Maximum number of prompts in a batch, and minimum prompt and context length in tokens.
 MOST_PROMPTS, SHORTEST_PROMPT, SHORTEST_CONTEXT = 8, 32, 64
-#: Candidate values, in tokens, of ``gemm_m_half`` (tokens at which matrix products reach half of
-#: their efficiency) and of a collective's knee (tokens from which it is bandwidth-bound).
+#: Candidate values, in tokens, of ``gemm_m_half`` (at which matrix products reach half of their
+#: efficiency) and of a collective's knee (from which it is bandwidth-bound).
 _HALVES = (0.0, 16.0, 64.0, 128.0, 256.0)
 _KNEES = (64.0, 128.0, 192.0, 256.0, 320.0, 448.0, 640.0)
-#: Numbers of random batches: the batches of a fit, those of them whose mean error is minimized, and
-#: the batches whose errors are reported.
+#: Numbers of random batches: those in a fit, those among them whose mean error is minimized, and
+#: those for which errors are reported.
 _FITTED, _MEAN, _REPORTED = 4000, 300, 2000
-#: Seeds of the random batches that the law is fitted to, and of those whose errors are reported.
+#: Random seeds of the batches in a fit, and of the batches for which errors are reported.
 _FIT, _REPORT = 0, 2
-#: Share of the error limit that a fit uses, so that other batches than the fitted ones meet the
-#: full limit.
+#: Share of the error limit that a fit uses, so that batches outside the fit meet the full limit.
 _SHARE = 0.95
-#: Weight of the maximum error's excess over the limit, relative to the mean error.
+#: Weight, relative to the mean error, of the amount by which the maximum error exceeds its limit.
 _BEYOND = 20.0
-#: Number of rounds of a fit, and number of batches with the largest errors that are added in each
-#: round.
+#: Number of rounds of a fit, and number of worst-fitting batches added in each round.
 _ROUNDS, _ADDED = 6, 40
 
 

@@ -31,9 +31,9 @@ from pinn.specs.precision import ACTIVATION_BYTES
 
 Seconds = Float[np.ndarray, " batches"]
 
-#: Terms of the law, each with the minimum of its coefficient. A minimum of 1.0 keeps a rate at or
-#: below the datasheet's. A minimum of 0.0 keeps a constant time, or a cost per layer or step, from
-#: being negative.
+#: Terms of the law, each with the minimum of its coefficient. The minimum 1.0 keeps a rate at or
+#: below the datasheet's. The minimum 0.0 keeps constant times and costs per layer or step
+#: non-negative.
 LEAST: dict[str, float] = {
     "memory": 1.0,
     "flop": 1.0,

@@ -18,11 +18,10 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.units import MILLISECOND
 
-#: Contexts of the decodes that the line of the ITL is fitted to, and minimum prompt length for the
-#: line of the prefill time, in tokens.
+#: Decode contexts for the linear fit of the ITL, and minimum prompt length for the linear fit of
+#: the prefill time, in tokens.
 _CONTEXTS, _SHORTEST = (256, 1024, 4096), 32
-#: Maximum number of decode batches per context, and of prompt lengths, that the lines are fitted
-#: to.
+#: Maximum number of decode batches per context, and of prompt lengths, in the linear fits.
 _BATCHES, _LENGTHS = 32, 16
 
 

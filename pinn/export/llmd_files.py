@@ -27,8 +27,8 @@ from pinn.surrogate.uncertainty.intervals import METRICS, read_calibration
 
 #: Version of llm-d's latency predictor whose schema the training entries follow.
 PREDICTOR_STATE = "llm-d-latency-predictor, main of 2026-08-10"
-#: Batches whose posterior intervals set the noise of a calibrated deployment: the first that of
-#: TPOT, the second that of TTFT.
+#: Batches whose posterior intervals determine the noise of a calibrated deployment: the first one
+#: for TPOT, the second one for TTFT.
 _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0")
 
 _POST = Path(__file__).with_name("llmd_post.py")

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-#: Timeout of an HTTP request, and maximum time to wait for a starting server, both in seconds.
+#: Timeout of an HTTP request, and maximum time to wait for a server to start, both in seconds.
 _PATIENCE_S, _START_S = 60, 120
 
 

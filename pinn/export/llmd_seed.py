@@ -33,33 +33,33 @@ FIELDS = (
 # Loads of a simulated pod, at points of a regular sequence over lengths, requests in flight and
 # shared prompts.
 
-#: Number of training entries that are drawn from each simulated load.
+#: Number of training entries sampled from each simulated load.
 ENTRIES_OF_LOAD = 32
 #: Base of the steps of the four-dimensional sequence: the root of x^5 = x + 1 (Roberts' R
 #: sequence).
 _STEP_BASE = 1.1673039782614187
-#: Range of the longest prompt of a load in tokens; and ratio of a load's longest to its shortest
-#: prompt. The prompts of a load are log-uniform.
+#: Range of a load's longest prompt in tokens; and ratio of a load's longest to its shortest prompt.
+#: Prompt lengths are log-uniform.
 _PROMPTS = (512.0, 32_768.0)
 _PROMPT_RANGE = 64.0
-#: Range of a load's mean output in tokens; and range of single outputs relative to that mean.
+#: Range of a load's mean output in tokens; and range of a single output relative to that mean.
 _OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
-#: Maximum prompt, and maximum mean output, as shares of the model's maximum length.
+#: Maximum prompt length, and maximum mean output length, as shares of the model's maximum length.
 _PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
 #: Mean number of requests in flight per replica in the lightest load; and number of grid points
-#: (numbers of requests in flight) between which a load's number is interpolated.
+#: from which a load's number of requests in flight is interpolated.
 _LIGHTEST, _COUNTS = 0.25, 24
-#: Time share of prompts in the heaviest sustainable load; share of loads that are at most this
-#: heavy; and maximum rate of the other, overloaded ones relative to the saturating rate.
+#: Prompts' share of the time in the heaviest sustainable load; share of sustainable loads among all
+#: loads; and maximum rate of the other, overloaded loads relative to the saturation rate.
 _BUSY, _SUSTAINED, _OVERLOAD = 0.7, 0.9, 1.25
-#: Share of loads in which no prompts share a prefix; and maximum distance, in requests, to the
-#: request whose prefix is repeated.
+#: Share of loads without shared prefixes; and maximum distance, in requests, to the request whose
+#: prefix is repeated.
 _UNSHARED, _RECENT = 1 / 3, 50
-#: Maximum share of an output that is generated before an entry in mid-output; the rest of the
+#: Maximum share of an output that is generated before a mid-output training entry. The rest of the
 #: output determines the entry's mean ITL.
 _FURTHEST = 0.5
-#: Requests of a load for each request in flight, in addition to one per training entry; and maximum
-#: number of requests of a load.
+#: Number of requests of a load per request in flight, in addition to one per training entry; and
+#: maximum number of requests of a load.
 _EACH, _MOST_REQUESTS = 4.0, 1500
 
 
@@ -240,8 +240,8 @@ def _kv_use(run: Run, moments: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n
     return np.clip(used / (run.kv_blocks * run.replicas), 0.0, 1.0)
 
 
-# Half of the training entries have a TTFT, the other half a TPOT. Half of the TPOT entries describe
-# the pod at a request's arrival, the other half in the middle of its output.
+# Half of the training entries state a TTFT, the other half a TPOT. Half of the TPOT entries
+# describe the pod when a request arrives, the other half in the middle of its output.
 
 
 def seed_entries(

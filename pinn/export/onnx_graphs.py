@@ -26,7 +26,7 @@ from pinn.surrogate.network import CoefficientNetwork
 from pinn.units import MICROSECOND
 
 FORMAT_VERSION = 1
-#: Lowest version of the ONNX operator set in which all used operators support float64.
+#: Lowest version of the ONNX operator set that supports float64 in all operators used.
 OPSET = 17
 COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 

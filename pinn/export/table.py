@@ -24,11 +24,10 @@ from pinn.surrogate import request_features as request
 from pinn.surrogate import step_features as step
 from pinn.surrogate.coefficients import Coefficients
 
-# Coefficient tables: one row per configuration, with everything from which step times are computed.
+# Coefficient tables: one row per configuration, with everything needed to compute its step times.
 
 FORMAT = "pinn.coefficient_table"
-#: Version of the table format. It is raised if readers of earlier versions would misinterpret a
-#: file.
+#: Version of the table format, raised if older readers would misinterpret a file.
 VERSION = 1
 
 _SERVING = tuple(f.name for f in fields(ServingSpec))

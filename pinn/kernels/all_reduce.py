@@ -14,15 +14,15 @@ from pinn.specs.gpu import GpuSpec
 
 # A ring all-reduce over PCIe from first principles, for links without measurements.
 #
-# On such links NCCL runs: vLLM disables its own all-reduce for more than two GPUs that share only
+# Such links use NCCL: vLLM disables its own all-reduce for more than two GPUs connected only by
 # PCIe (vllm/distributed/device_communicators/custom_all_reduce.py). A ring takes 2 (n - 1) hops and
 # moves 2 (n - 1) / n of the message over each link (Patarasuk and Yuan 2009). Launch time, latency
-# per hop and usable share of the link are the constants by which NCCL chooses algorithms
+# per hop and usable share of the link are NCCL's own constants for choosing algorithms
 # (src/graph/tuning.cc: baseLat, hwLat; src/graph/topo.h: PCI_BW is 12 of the 16 GB/s of PCIe 3.0
 # x16).
 
 #: Launch time (s), latency of one hop (s) and share of the link's bandwidth that the ring reaches,
-#: by NCCL protocol. LL sends a flag with every word, Simple synchronizes once per chunk. The faster
+#: by NCCL protocol. LL sends a flag with every word; Simple synchronizes once per chunk. The faster
 #: protocol is used.
 PROTOCOLS = {"LL": (6.6e-6, 1.0e-6, 0.5), "Simple": (8.4e-6, 5.7e-6, 1.0)}
 #: Usable share of a PCIe link's nominal bandwidth in one direction.
@@ -38,9 +38,9 @@ def ring_seconds(gpu: GpuSpec, ranks: float, bytes_: Sizes) -> Float[np.ndarray,
 
 # All-reduce among the tensor-parallel ranks of one node.
 #
-# A GPU with measurements has its own curve. For other GPUs, the curves of all GPUs with their link
-# type (NVLink or PCIe) are averaged at equal link times, bytes / bandwidth. Links of one type thus
-# differ only in bandwidth. PCIe without any measurement is computed as a ring.
+# A measured GPU has its own curve. The curve of any other GPU is the average over all measured GPUs
+# with its link type (NVLink or PCIe), at equal link times (bytes / bandwidth). Links of one type
+# thus differ only in bandwidth. Without any measurement on PCIe, a ring is assumed.
 
 #: Message sizes, in bytes, at which a GPU's curve is stored: 256 B to 1 GiB, as measured.
 SIZES_BYTES = 2.0 ** np.arange(8, 31)
@@ -118,8 +118,8 @@ class AllReduce:
         elif ranks in known:
             time = self._known(gpu, ranks, size)
         elif ranks > known[-1]:
-            # Beyond the largest measured number of ranks, the time grows with log2 of the ranks, as
-            # the latency of a tree does; the bytes per GPU hardly change.
+            # Beyond the largest measured number of ranks, the time grows with log2 of the ranks,
+            # like the latency of a tree; the bytes per GPU hardly change.
             time = self._known(gpu, known[-1], size) * np.log2(ranks) / np.log2(known[-1])
         else:
             low = max(n for n in known if n < ranks)

@@ -37,7 +37,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 Seconds = Float[np.ndarray, " n"]
 #: Time in seconds of each kernel call in each step, ``[calls, steps]``.
 Times = Float[np.ndarray, "calls n"]
-#: A value per kernel call, as a column that broadcasts against the calls' times.
+#: One value per kernel call, as a column that broadcasts against the calls' times.
 Column = Real[np.ndarray, "..."]
 
 
@@ -90,7 +90,8 @@ def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *size
     return np.stack([seconds(gpu.options[g], form.options[f], *call) for g, f, *call in calls])
 
 
-# Quantization of the inputs of fp8 products, whose time is included in measured products.
+# Quantization of the inputs of fp8 products, which is included in the measured times of the
+# products.
 
 #: Launch time (s) and share of the peak memory bandwidth of vLLM's
 #: dynamic_per_token_scaled_fp8_quant, from aiconfigurator's tables of vLLM 0.24.0, whose fp8
@@ -101,8 +102,8 @@ def call_by_call(seconds: Callable[..., Seconds], gpu: Coded, form: Coded, *size
 LAUNCH_SECONDS = 2.6e-6
 BANDWIDTH_SHARE = 0.7
 _ELEMENT_BYTES = 3.0
-#: Maximum share of a product's time that its inputs' quantization is assumed to take. Only products
-#: with narrow outputs reach this limit.
+#: Maximum assumed share of a product's time for the quantization of its inputs. Only products with
+#: narrow outputs reach this limit.
 _LARGEST_SHARE = 0.5
 
 
@@ -129,9 +130,9 @@ def without_quantization(
 #
 # A mixed step is one fused pass. Projections, experts and all-reduces process the tokens of decodes
 # and prefill chunks together. Attention runs once for the decodes and once for the chunks. Norms,
-# rotary embedding and host work are not included here, because there are no measurements of them:
-# their overheads are fitted to measured servers. The sampler is included: it was not measured in
-# steps, but the bytes that its kernels read and write are known.
+# rotary embedding and host work are not included, because they were not measured: their overheads
+# are fitted to measured servers. The sampler is included. It was not measured in steps, but the
+# bytes that its kernels read and write are known.
 
 #: Time in seconds per layer to select experts and sort tokens, for expert kernels whose measured
 #: time does not include the selection. vLLM's "monolithic" kernels (mxfp4 on Hopper and Blackwell)
@@ -204,8 +205,8 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
     for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
-            # Each prefill chunk expands MLA's keys and values of its cached tokens again (vLLM's
-            # MLACommonImpl._compute_prefill_context).
+            # Each prefill chunk recomputes MLA's keys and values of its cached tokens from the
+            # latent cache (vLLM's MLACommonImpl._compute_prefill_context).
             rows = rows + batches.prefill_requests * batches.prefill_cached
         yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
 
@@ -229,7 +230,7 @@ def _experts(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _other_experts(deployment: Deployment, batches: UniformBatches) -> Calls:
-    # The last size of the call selects the kernels: 1 for Triton, 0 for CUTLASS.
+    # The last size of the call encodes the kernels: 1 for Triton, 0 for CUTLASS.
     if deployment.expert_kernels not in (AUTO, MARLIN):
         yield _expert_call(deployment, batches, float(deployment.expert_kernels == TRITON))
 
@@ -259,7 +260,7 @@ def _routed_otherwise(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes
 
 def _decode_attention(deployment: Deployment, batches: UniformBatches) -> Calls:
     rows = (batches.decode_requests, batches.decode_context + 1)
-    # Decode attention kernels of another engine take a constant multiple of vLLM's time.
+    # Another engine's decode attention kernels take a constant multiple of vLLM's time.
     return _attention(deployment, rows, deployment.decode_attention_time)
 
 
@@ -279,8 +280,8 @@ def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls
         attention = group.attention
         if isinstance(attention, AttentionSpec) and attention.indexer is None:
             heads = (attention.heads // tp, max(attention.kv_heads // tp, 1))
-            # Keys and values of the measured kernels are equally wide, so the mean of the
-            # attention's two widths is used.
+            # The measured kernels have keys and values of equal width, so the mean of the two
+            # widths is used.
             sizes = (*rows, *heads, attention.pair_width // 2, attention.window_tokens or 0)
             yield Call(deployment.kv_cache_precision.name, group.count * times, sizes)
 
@@ -370,12 +371,12 @@ def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 # Kernels of recurrent states and of sparse attention's indexers in a step.
 #
-# Kernels that were measured have the times of their fits. Lightning Attention and Mamba-1 were not
-# measured, and other kernels may be held out. Their time follows from their bytes, their FLOP and
-# the GPU's memory bandwidth and peak FLOP/s. The coefficients of the attention features, which are
-# fitted to measured steps, correct for the difference.
+# Measured kernels have the times of their fits. Lightning Attention and Mamba-1 were not measured,
+# and other kernels may be held out. The times of such kernels are computed from bytes, FLOP, memory
+# bandwidth and peak FLOP/s. The coefficients of the attention features, fitted to measured steps,
+# correct for the difference.
 
-#: Values of the speculative decoding flags that disable it.
+#: Values of the flags that disable speculative decoding.
 _NO_DRAFTS: dict[str, Any] = {
     f.name: f.default for f in fields(ServingSpec) if f.name.startswith("speculative_")
 }
@@ -406,8 +407,8 @@ def _prompting(costs: StepCosts, sums: BatchSums) -> Seconds:
 
 #: Kernels in decodes, and (``PROMPTS``) in prefill. The decode kernel of Kimi Delta Attention (KDA)
 #: includes the convolution. For prompts, KDA runs the gated delta net's convolution three times.
-#: The measurement of the three runs is not used, as it includes 0.4 ms of host work between the
-#: runs.
+#: The measurement of these three runs is not used, because it includes 0.4 ms of host work between
+#: the runs.
 DECODES = Phase(
     lambda batches: (batches.decode_requests, 1.0, batches.decode_context),
     {
@@ -431,12 +432,12 @@ PROMPTS = Phase(
     _prompting,
 )
 #: Kernel types of an indexer, and of attention to the keys that it selects. The selection was
-#: measured with several orders of the keys' scores. Real scores are neither equal nor sorted.
-#: Ascending scores (best last), from which the selection takes longest, are assumed.
+#: measured with several orders of the keys' scores. Real scores are neither equal nor sorted. The
+#: slowest order is assumed: ascending scores (best last).
 _CHOOSING = ("indexer scores", "indexer choice, best last")
 _CHOSEN = "sparse attention"
-#: Number of heads to which the sparse attention kernel pads fewer heads (vLLM's flashmla_sparse.py:
-#: prefill_padding).
+#: Minimum number of heads of the sparse attention kernel, which pads fewer heads (vLLM's
+#: flashmla_sparse.py: prefill_padding).
 _LEAST_HEADS = 64
 
 
@@ -527,7 +528,7 @@ def _fitted_seconds(
 
 _MESSAGE, _STREAM = ("gpus", "bytes"), ("batch_size", "hidden_size")
 
-#: Kernels of each part of a step. Arrays of parts have this order.
+#: Kernels of each part of a step; arrays over parts have this order.
 COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
     "gemm": (
         Kernels(_gemm, _products, Gemm.sizes(), Gemm.name),

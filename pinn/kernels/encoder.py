@@ -23,7 +23,7 @@ from pinn.specs.model import AttentionSpec, DenseFfnSpec, LayerGroup, ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import ServingSpec
 
-#: Number format of encoders' weights: 16 bits, because checkpoints do not quantize encoders.
+#: Number format of encoder weights: 16 bits, because checkpoints do not quantize encoders.
 _FORMAT = "bf16"
 
 

@@ -17,7 +17,7 @@ from pinn.physics.batch_sums import UniformBatches
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 
-#: Sizes of a kernel, by name of the size.
+#: Sizes of a kernel by name.
 Sizes = Mapping[str, float]
 
 
@@ -76,8 +76,7 @@ def _uses(
             for call in kind.calls(deployment, batches) if kind.sizes else ():
                 arguments = [np.full((1, 1), size, dtype=np.float64) for size in call.sizes]
                 seconds = kind.seconds(kernels, gpu, Coded((call.form,), one), *arguments).item()
-                # Sizes of a call beyond the named ones (such as whether a norm is fused) are not
-                # shown.
+                # Sizes without a name, such as whether a norm is fused, are not shown.
                 named = zip(kind.sizes, arguments[: len(kind.sizes)], strict=True)
                 sizes = {name: size.item() for name, size in named}
                 nearest = _nearest(kernels, part, kind, deployment.gpu, call.form, sizes)
@@ -129,7 +128,7 @@ def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) ->
     return Nearest({"gpus": float(ranks), "bytes": inside}, place, form, stretch)
 
 
-#: Shape of latent attention in the tables, which have only one such shape.
+#: Shape of latent attention in the tables, which contain only this one.
 _LATENT_SHAPE = {
     "kv_lora_rank": SHAPE.kv_lora_rank, "rope_dim": SHAPE.qk_rope_head_dim,
     "qk_head_dim": SHAPE.head_dim, "v_head_dim": SHAPE.v_head_dim,

@@ -13,9 +13,9 @@ from pinn.physics.layer_work import dense_matmuls
 from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import Attention, DenseFfnSpec, LatentAttentionSpec, ModelSpec, MoeFfnSpec
 
-# Near copies: models so similar that holding out one of them requires holding out the other.
+# Near copies: models so similar that both must be held out together.
 
-#: Relative difference up to which models' widths, or sizes of an expert layer, count as equal (an
+#: Models' widths, or sizes of an expert layer, count as equal up to this relative difference (an
 #: assumption). A larger tolerance would also exclude shapes that many models share.
 TOLERANCE = 0.05
 
@@ -49,15 +49,15 @@ def _dense_width(model: ModelSpec) -> int:
 # Kernels that are removed from the training data if a model or GPU is held out.
 #
 # A held-out model's kernels at any tensor-parallel size, and near copies of them, must not be in
-# the training data. Otherwise a held-out error would measure recall of known kernels, not
+# the training data. Otherwise a held-out error would measure recall of known kernels instead of
 # interpolation between other shapes.
 
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
-#: Relative difference up to which both widths (n, k) of matrix products count as equal, an
+#: Both widths (n, k) of matrix products count as equal up to this relative difference, an
 #: assumption like ``TOLERANCE``.
 GEMM_TOLERANCE = 0.03
-#: Relative difference up to which hidden size and inner width of experts count as equal (an
-#: assumption), for layers with an equal number of experts and an equal top-k.
+#: Hidden size and inner width of experts count as equal up to this relative difference (an
+#: assumption), if the number of experts and top-k are equal.
 WIDTH_TOLERANCE = 0.25
 #: Columns of a kernel table that define the shape of a recurrent layer.
 STATE_WIDTHS = ("num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim")

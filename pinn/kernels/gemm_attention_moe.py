@@ -14,9 +14,9 @@ from pinn.specs.precision import precision
 
 # Matrix multiplications, such as projections.
 
-# Lattice positions along m, n and k. Products narrower than 64 are dominated by launch times, so
-# their times do not increase with size. Quarters of an octave include the usual widths (1280, 1792,
-# 3584, 14336, ...).
+# Lattice positions along m, n and k. Launch time dominates products narrower than 64, so their
+# times do not increase with size. Quarters of an octave include the usual widths (1280, 1792, 3584,
+# 14336, ...).
 _WIDTHS = np.unique(
     np.concatenate([octaves(64, 1024, 2), octaves(1024, 32768, 4), octaves(32768, 262144, 2)])
 )
@@ -35,8 +35,8 @@ class Gemm(Operator):
     group = ("n", "k")
     plan = TrainingPlan(batch=8192, learning_rate=5e-3, width=96, bound=4.0)
 
-    #: Launch time in seconds, below the shortest product in the tables: 2.45 us on A100 and H100,
-    #: 1.5 to 1.8 us on Blackwell. The network corrects the roofline.
+    #: Launch time in seconds. The shortest products in the tables take somewhat longer: 2.45 us on
+    #: A100 and H100, 1.5 to 1.8 us on Blackwell. The network corrects the roofline.
     launch_seconds = 2.5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:

@@ -12,9 +12,9 @@ from pinn.specs.precision import Precision, precision
 
 #: Datasheets of GPUs by name.
 Gpus = Mapping[str, GpuSpec]
-#: Datasheets of GPUs, which rows refer to by index.
+#: GPU datasheets to which rows refer by index.
 Chips = Sequence[GpuSpec]
-#: Index of each row's GPU (or number format) in a sequence of GPUs (or formats).
+#: Index of each row's GPU (or number format) in the sequence of GPUs (or formats).
 Ids = Int[np.ndarray, " rows"]
 
 

@@ -60,23 +60,25 @@ def fit_surrogates(
 
 # Errors of kernel surrogates on held-out kernels: whole shapes, or all kernels of a GPU.
 
-#: Value of ``left_out`` in error tables if shapes are held out instead of a GPU.
+#: Value of the column ``left_out`` in error tables if shapes are held out instead of a GPU.
 SHAPES = "shapes"
-#: GPUs on which held-out errors of kernels are reported, because there are serving runs on them.
+#: GPUs for which held-out errors of kernels are reported, because serving runs were measured on
+#: them.
 REPORTED_GPUS = ("H100-SXM", "H200-SXM", "B200-SXM", "A100-SXM-80GB", "L40S")
 _COLUMNS = ["operator", "gpu", "precision", "rows", "median", "mean", "p90", "bias"]
 #: Columns of the table of all held-out errors.
 TABLE_COLUMNS = ("left_out", *_COLUMNS)
-#: Maximum number of held-out rows that are predicted per kernel type and cross-validation fold.
-#: More rows are sampled at random. The standard error of a median of 5 % is then about 0.03 points.
+#: Maximum number of held-out rows to predict per kernel type and cross-validation fold. Larger sets
+#: are sampled at random; the standard error of a median of 5 % is then about 0.03 percentage
+#: points.
 _ROWS_COMPARED = 60_000
-#: Number of cross-validation folds; each fold holds out a fifth of the shapes.
+#: Number of cross-validation folds; each fold holds out one fifth of the shapes.
 FOLDS = 5
-#: Number of cross-validation folds that are evaluated, by kernel type. All folds are evaluated for
+#: Number of cross-validation folds to evaluate, by kernel type. All folds are evaluated for
 #: experts, which have few shapes and fast fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
-#: Maximum ranks, and tokens per step, of expert layers that count in errors. Larger ones are seldom
-#: served.
+#: Maximum number of ranks, and of tokens per step, of the expert layers that errors include. Larger
+#: expert layers are seldom served.
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
@@ -180,7 +182,7 @@ def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> 
 
 # Errors of the kernel fits of recurrent layers and sparse attention on held-out shapes and GPUs.
 
-#: GPUs that are held out, one at a time, for the errors of recurrent layers and sparse attention.
+#: GPUs that are held out one at a time for the errors of recurrent layers and sparse attention.
 _MIXERS_LEFT_OUT = ("H100-SXM", "B200-SXM")
 _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 

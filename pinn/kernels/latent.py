@@ -20,23 +20,23 @@ from pinn.specs.precision import ACTIVATION_BYTES, precision
 
 # Decode attention over compressed keys (multi-head latent attention, MLA).
 #
-# The time of this kernel is modeled as one launch of grouped-query decode attention with a single
-# KV head, plus a time that grows with the keys. This time is a weighted sum of read time, compute
+# The model of this kernel's time is one launch of grouped-query decode attention with a single KV
+# head, plus a time that grows with the keys. The latter is a weighted sum of read time, compute
 # time, the maximum of the two, and a start-up time. The weights are fitted per GPU and cache format
-# to the growth of measured module times with the context. The start-up time is what a short read
-# takes beyond its bytes: splitting the keys, waiting for the first of them, and merging.
+# to the growth of measured module times with the context. The start-up time is the fixed cost of a
+# short read: splitting the keys, waiting for the first ones, and merging.
 
-#: Numbers or arrays (seconds, or sizes of kernels) that broadcast together.
+#: Numbers or arrays (seconds, or kernel sizes) that broadcast together.
 Times = np.ndarray | np.float64
-#: Weights that are assumed without measurements: kernels reach four fifths of the memory bandwidth
-#: or peak FLOP/s, and there is no start-up time.
+#: Assumed weights without measurements: kernels reach four fifths of the memory bandwidth or peak
+#: FLOP/s and have no start-up time.
 UNMEASURED = np.array([0.0, 0.0, 1.25, 0.0])
-#: Time to read the keys at which half of the start-up time is charged. Of the values from 1 to 6
-#: us, this one best fits measured modules of 4 to 128 sequences with 512 to 16,384 tokens, but
+#: Read time of the keys at which half of the start-up time is charged. Of the values from 1 to 6
+#: us, 4 us best fits measured modules of 4 to 128 sequences with 512 to 16,384 tokens, but
 #: neighboring values are hardly worse.
 _HALF_START_SECONDS = 4e-6
-#: Unit of the fitted start-up time, so that its weight is of order one; predictions do not depend
-#: on it.
+#: Unit of the fitted start-up time, chosen so that its weight is of order one. Predictions do not
+#: depend on it.
 _START_SECONDS = 1e-6
 
 
@@ -107,15 +107,15 @@ class LatentCore:
 
 # Prefill attention of multi-head latent attention (MLA): all heads, with keys wider than values.
 #
-# Whole modules were measured, with their projections. The projections are matrix products whose
-# times are known. Of the remaining time, the part that grows with (query, key) pairs is the
-# attention kernel. The part that grows with tokens and heads moves the operands: keys are
-# concatenated from two parts, and queries are rotated. Terms that depend on neither (launches,
-# passes over the hidden state) are fitted and then dropped. They belong to the rest of the layer,
-# and in most tables they ran unfused, while a server fuses them.
+# Whole modules were measured, including projections, which are matrix products of known time. Of
+# the remaining time, the part that grows with the (query, key) pairs is that of the attention
+# kernel. The part that grows with tokens and heads moves the operands: keys are concatenated from
+# two parts, and queries are rotated. Terms that depend on neither (launches, passes over the hidden
+# state) are fitted and then dropped. They belong to the rest of the layer, and most tables measured
+# them unfused, while servers fuse them.
 
-#: Weights, assumed without measurements, of moving the operands once and of the attention's
-#: roofline: kernels reach four fifths of the memory bandwidth or peak FLOP/s, as in decodes.
+#: Assumed weights, without measurements, of moving the operands once and of the attention's
+#: roofline. As in decodes, kernels reach four fifths of the memory bandwidth or peak FLOP/s.
 UNMEASURED_PREFILL = np.array([1.25, 1.25])
 _LAUNCH_SECONDS = 1e-5
 

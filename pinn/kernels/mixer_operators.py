@@ -27,25 +27,25 @@ from pinn.specs.precision import ACTIVATION_BYTES
 # Terms of the kernel times of recurrent layers and sparse attention, at the GPU's memory bandwidth
 # and peak FLOP/s.
 #
-# Each function gets the sizes of measured kernels and their GPU's rates, all of shape ``[rows]``,
-# and returns its terms in seconds. No term falls when requests, tokens or context grow, so a sum
-# with non-negative weights does not fall either.
+# Each function takes the sizes of measured kernels and their GPUs' rates, all of shape ``[rows]``,
+# and returns its terms in seconds. No term decreases when requests, tokens or context grow, so
+# neither does a sum with non-negative weights.
 
 Seconds = Float[np.ndarray, " rows"]
 Columns = dict[str, Float[np.ndarray, " rows"]]
 
-#: Unit of the terms for launches, waves and chunks, so that fitted weights are of order one.
+#: Unit of the terms for launches, waves and chunks, chosen so that fitted weights are of order one.
 LAUNCH_SECONDS = 1e-5
 #: Maximum number of terms of a kernel type, including the launch.
 MOST_TERMS = 16
 #: GLM-5's indexer, the only one in the tables (sizes from its config.json), and the number of
-#: attention heads measured with it. The tables' rows do not have these sizes.
+#: attention heads measured with it. The tables do not state these sizes.
 _INDEXER = IndexerSpec(top_k=2048, heads=32)
 TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 64}
 #: Sum of key and value width in MLA's latent space (DeepSeek-V2), and bytes of a cached key in
 #: SGLang's fp8 layout (512 + 64 x 2 + 4 x 4 of scales).
 _PAIR_WIDTH, _KEY_BYTES = 576 + 512, 656.0
-#: DeepSeek-V4's window in tokens, and the elements and the bytes of one cached key in vLLM.
+#: DeepSeek-V4's window in tokens, and the elements and bytes of one cached key in vLLM.
 _WINDOW, _V4_WIDTH, _V4_BYTES = 128, 512, 584.0
 #: Residual streams per token, and bytes moved per element by both halves of a layer, which were
 #: measured together (columns ``hc_mult`` and ``num_sites``).
@@ -271,16 +271,16 @@ def _reached(c: Columns, tokens: np.ndarray) -> np.ndarray:
 #
 # ``data/kernels/mixer_operators.csv`` has for each kernel type its file, its kernel, the columns of
 # a shape, and the terms of its time. The time is a sum of these terms with non-negative weights. A
-# network is not needed: the kernels stream states or keys, and such sums have an error of a few
-# percent on held-out shapes. No term falls when requests, tokens or context grow, so the fit does
-# not fall either.
+# network is not needed: the kernels stream states or keys, and such sums have errors of a few
+# percent on held-out shapes. No term decreases when requests, tokens or context grow, so neither
+# does the fit.
 #
 # Mamba-2's convolutions are TensorRT-LLM's kernels. Its scan and update are vLLM 0.15.1's kernels,
 # measured on an H100 SXM with PyTorch 2.11 and Triton 3.6 (``scripts/time_mamba.py``). Mamba-1 and
 # Lightning Attention were not measured.
 
 Terms = Float[np.ndarray, "rows terms"]
-#: Model whose attention modules are the measured ones of DeepSeek-V4.
+#: Model of the measured DeepSeek-V4 attention modules.
 _FLASH = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
@@ -472,8 +472,8 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
 
 # Fitted times of recurrent layers and sparse attention, by kernel type and GPU.
 
-#: Names of the sizes of recurrent layers' kernels, and of kernels of sparse attention and its
-#: indexers, in the tables.
+#: Names, in the tables, of the sizes of kernels: of recurrent layers, and of sparse attention and
+#: its indexers.
 RECURRENT_SIZES = (
     "batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim",
     "chunk_size", "state",

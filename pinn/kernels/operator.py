@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from pinn.kernels.hardware import Hardware
 from pinn.kernels.tables.work import Work
 
-# Monotone interpolation: a surrogate's time never falls when work is added.
+# Monotone interpolation: a surrogate's time never decreases when work is added.
 #
 # A network alone could violate this. The network is therefore evaluated on a lattice of sizes, and
 # its values are made non-decreasing along every axis. Between the nodes of the lattice, times are
-# interpolated linearly in the logarithms. Both operations preserve order, so the result never falls
-# along any axis, and needs only a few look-ups.
+# interpolated linearly in the logarithms. Both operations preserve order, so the result never
+# decreases along any axis. A prediction needs only a few look-ups.
 
 Nodes = tuple[Float[np.ndarray, "..."], ...]
 
@@ -94,8 +94,8 @@ def interpolate(
 
 # Correction network of a kernel surrogate: a small MLP with clamped inputs and bounded output.
 
-#: Number of rows for which the network is computed at once. Activations between two layers then
-#: stay in a core's cache, which halves the time of 32,480 rows.
+#: Number of rows for which the network is evaluated at once. Activations between layers then fit in
+#: a core's cache, which halves the time for 32,480 rows.
 _ROWS_IN_CACHE = 4096
 
 
@@ -160,7 +160,7 @@ class KernelCorrection(nn.Module):
         return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 
-#: Absolute error of the log time at which the loss changes from squared to absolute (Huber).
+#: Absolute log-time error at which the loss changes from squared to absolute (Huber).
 _HUBER = 0.1
 
 

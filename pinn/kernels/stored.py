@@ -94,7 +94,7 @@ class MeasuredShapes:
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
         want = np.array([float(sizes[n]) for n in self.names])
-        # Adding 1 keeps the distance large but finite if only one of the shapes has a window (0
+        # Add 1 to keep the distance large but finite if only one of the shapes has a window (0
         # means none).
         apart = np.abs(np.log((self.shapes[usable] + 1) / (want + 1))).max(axis=1, initial=0.0)
         at = np.array([max(float(sizes[a]), 1e-9) for a in self.axes])
@@ -118,7 +118,7 @@ class MeasuredShapes:
 TENSORS, STRUCTURE = "kernels.safetensors", "kernels.json"
 #: Arrays of the surrogates by name, as in the file of tensors.
 Tensors = Mapping[str, Shaped[np.ndarray, "..."]]
-#: All data of the surrogates except arrays, JSON-ready.
+#: All data of the surrogates except arrays, in JSON-compatible types.
 Structure = Mapping[str, Any]
 #: Version of both files; it increases when a network's inputs or the layout of the files change.
 LAYOUT = 5

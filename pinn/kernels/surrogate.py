@@ -22,11 +22,11 @@ from pinn.specs.gpu import GpuSpec
 # Linear roofline of MoE kernels with non-negative weights: one fit per GPU and kernel family.
 #
 # On held-out shapes, the error of this fit is close to the network's, and the geometric mean of
-# both predictions is more accurate than either. The fit is linear in times that grow with work, so
-# its prediction never falls when tokens are added.
+# both predictions is more accurate than either. The fit is a sum of times that grow with work, so
+# its prediction never decreases when tokens are added.
 
-#: Units of the terms per expert and per launch, so that fitted weights are of order one;
-#: predictions do not depend on them.
+#: Units of the terms per expert and per launch, chosen so that fitted weights are of order one.
+#: Predictions do not depend on them.
 _EXPERT_SECONDS, _LAUNCH_SECONDS = 1e-6, 1e-5
 
 
@@ -70,8 +70,8 @@ def fit_terms(
     return solution
 
 
-#: Function of (GPU, format, rows, columns, depth) that returns the time in seconds of a matrix
-#: product.
+#: Function that returns the time in seconds of a matrix product, given (GPU, format, rows, columns,
+#: depth).
 Products = Callable[..., Rows]
 
 
@@ -134,13 +134,13 @@ class RooflineFit:
 
 # Surrogate of one kernel type: a roofline times a network's correction, monotone on a lattice.
 
-#: Share of peak bandwidth and FLOP/s that is assumed for work beyond the largest lattice sizes.
+#: Assumed share of peak bandwidth and FLOP/s for work beyond the largest lattice sizes.
 EXTRAPOLATION_EFFICIENCY = 0.8
 _LATTICES_KEPT = 20_000
-#: Maximum number of lattice nodes that are computed at once; their network inputs take 10 MB.
+#: Maximum number of lattice nodes that are evaluated at once; their network inputs take 10 MB.
 _ROWS_AT_ONCE = 1 << 15
-#: Share of training rows whose GPU tag is blanked, so that the network learns to predict unknown
-#: GPUs.
+#: Share of training rows whose GPU name is hidden from the network, so that it learns to predict
+#: unknown GPUs.
 UNNAMED_SHARE = 0.3
 
 
@@ -334,8 +334,8 @@ class OperatorSurrogate:
 # non-negative weights of this sum are fitted per GPU and kernel, to kernels of shapes that were
 # measured with both.
 
-#: Maximum sizes of measured rows in the fit. A single machine does not serve larger steps, and
-#: larger rows distort the fit.
+#: Maximum sizes of measured rows in the fit. Single machines do not serve larger steps, and larger
+#: rows would distort the fit.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
 #: Unit in seconds of the fitted weight per expert; see ``_EXPERT_SECONDS``.
 _UNTIMED_EXPERT_SECONDS = 1e-7

@@ -32,9 +32,9 @@ Vector = Float[np.ndarray, " parameters"]
 Matrix = Float[np.ndarray, "parameters parameters"]
 Rows = Float[np.ndarray, " rows"]
 
-#: Three numerical limits: variance added to the diagonal of a correlation matrix; minimum fraction
-#: of a step in a line search; and maximum step, in prior standard deviations, at which Gauss-Newton
-#: has converged.
+#: Numerical limits: variance added to the diagonal of a correlation matrix; minimum fraction of a
+#: step in a line search; and maximum step, in prior standard deviations, at which Gauss-Newton
+#: counts as converged.
 _JITTER, _SHORTEST, _CONVERGED = 1e-9, 2.0**-20, 1e-10
 
 
@@ -124,7 +124,7 @@ class Problem:
             root: Upper triangle :attr:`Gaussian.root` of the prior, computed once.
             rows: Linearized measurements.
         """
-        from scipy.optimize import lsq_linear  # imported only if used: takes long
+        from scipy.optimize import lsq_linear  # imported here because the import is slow
 
         free, scale, mean = self.prior.free, self.prior.scale, self.prior.mean
         target = (rows.target - rows.matrix[:, ~free] @ mean[~free]) / rows.deviation

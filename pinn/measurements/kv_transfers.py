@@ -31,7 +31,7 @@ _KIND = "KV events, or a metrics page"
 #: Names of GPU memory in KV events.
 _GPU = ("gpu", "device")
 _BEGINS, _ENDS, _COMMITS = "TransferInitiated", "TransferCompleted", "CacheStoreCommitted"
-#: Names of series on a metrics page, by direction: bytes, seconds, number of transfers.
+#: Names of the series on a metrics page (bytes, seconds, number of transfers), by direction.
 _SERIES = {
     way: (f"kv_offload_{way}_bytes_total", f"kv_offload_{way}_time_total",
           f"kv_offload_{way}_size_count")

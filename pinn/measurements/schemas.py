@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from pinn.common.files import read_rows
 
-#: Arrow types of those column types in ``schemas.csv`` for which Arrow has no name.
+#: Arrow types, by column type in ``schemas.csv``, for types that Arrow has no name for.
 _TYPES = {"list": pa.list_(pa.int64()), "dictionary": pa.dictionary(pa.int8(), pa.string())}
 
 

@@ -28,33 +28,34 @@ from pinn.specs.serving import SGLANG, VLLM
 from pinn.units import GIB
 
 LRU, ARC = POLICIES = ("lru", "arc")
-#: Types of tiers. In the first three types, stored blocks become readable when their request ends,
-#: when their transfer job ends, or when their step ends. A ``BY_NODE`` tier stores nodes of
-#: SGLang's radix tree.
+#: Types of KV cache tiers. In the first three types, stored blocks become readable when their
+#: request, their transfer job or their step ends. A ``BY_NODE`` tier stores nodes of SGLang's radix
+#: tree.
 BY_REQUEST, BY_JOB, BY_STEP, BY_NODE = "by_request", "by_job", "by_step", "by_node"
-#: vLLM's KV connectors that store keys and values in host memory; no other connectors are modelled.
+#: vLLM's KV connectors that store keys and values in host memory. Other connectors are not
+#: modelled.
 OFFLOADING, LMCACHE_V1 = "OffloadingConnector", "LMCacheConnectorV1"
-#: Keys of OffloadingConnector's extra configuration that are modelled.
+#: Modelled keys of OffloadingConnector's extra configuration.
 _KEYS = {
     "cpu_bytes_to_use", "block_size", "blocks_per_chunk", "eviction_policy", "offload_prompt_only",
     "spec_name",
 }  # fmt: skip
-#: Keys of LMCache's configuration that are modelled, with their defaults (v1/config.py); sizes are
-#: in GiB per GPU.
+#: Modelled keys of LMCache's configuration, with their defaults (v1/config.py). Sizes are in GiB
+#: per GPU.
 _LMCACHE = {
     "lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 5.0, "lmcache.chunk_size": 256,
 }  # fmt: skip
-#: First vLLM releases in which, in this order, the OffloadingConnector exists; the layers of a
-#: block are contiguous; chunks whose last token is unknown are stored, too; and transfers are jobs
-#: (vllm/v1/kv_offload and offloading/scheduler.py).
+#: First vLLM releases with four properties, in this order: the OffloadingConnector exists; the
+#: layers of a block are contiguous; chunks whose last token is unknown are also stored; and
+#: transfers are jobs (vllm/v1/kv_offload and offloading/scheduler.py).
 _FIRST, _IN_A_ROW, _KEEPS_UNKNOWN, _JOBS = (0, 11, 0), (0, 15, 0), (0, 20, 0), (0, 22, 0)
-#: First vLLM release that stores only prompts by default (kv_offload/base.py: OffloadingSpec), and
+#: First vLLM release that by default stores only prompts (kv_offload/base.py: OffloadingSpec), and
 #: in which LMCache is a separate server.
 _PROMPTS = (0, 31, 0)
 #: First vLLM release in which the ARC policy does not crash the engine at the first store.
 _ARC_WORKS = (0, 20, 0)
 _PAGE_BYTES = 4096
-#: First SGLang release with ``UnifiedRadixCache``. ``HiRadixCache``, its predecessor, needs a host
+#: First SGLang release with ``UnifiedRadixCache``. Its predecessor ``HiRadixCache`` needs a host
 #: pool larger than the GPU's. Releases 0.5.13 to 0.5.18, whose source was not read, are treated
 #: like older ones.
 _UNIFIED = (0, 5, 19)

@@ -26,16 +26,16 @@ from pinn.specs.batch import Batch
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 from pinn.units import GIB
 
-#: Maximum share of the memory left by weights that SGLang uses for recurrent states. Keys and
-#: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). An equal share is assumed for
-#: TensorRT-LLM.
+#: Maximum share of the memory left by weights that SGLang uses for recurrent states; keys and
+#: values get the rest (server_args.py: mamba_full_memory_ratio 0.9). TensorRT-LLM is assumed to use
+#: an equal share.
 STATE_SHARE = 0.9 / 1.9
-#: Tensor-parallel sizes that are tried, in ascending order, for a size that starts.
+#: Tensor-parallel sizes tried, in ascending order, to find one with which the server starts.
 TENSOR_PARALLEL_SIZES = (1, 2, 4, 8, 16, 32)
 DEFAULT_SETTINGS = EngineSpec()
 
 #: Verdicts on a start: certain, certain only above the lower bound of KV memory, or impossible even
-#: at its upper bound.
+#: at the upper bound of KV memory.
 STARTS, MAY_NOT_START, DOES_NOT_START = "starts", "may not start", "does not start"
 
 
@@ -63,8 +63,8 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
         total = _blocks(layout, kv_cache_bytes(deployment, engine))
     layout = replace(layout, blocks=max(total - 1, 0))
     needed = least_blocks(deployment, layout)
-    # vLLM's own check is laxer by one block: it also counts the null block, which no request can
-    # use.
+    # vLLM's own check is one block more lenient: it also counts the null block, which no request
+    # can use.
     if needed > layout.blocks:
         raise _too_small(deployment, layout, needed)
     return layout
@@ -227,7 +227,7 @@ class MemoryFit:
 
 def batch_blocks(batch: Batch, deployment: Deployment, layout: KvLayout) -> int:
     """Return the KV cache blocks of a batch's requests after its step, without shared prefixes."""
-    if deployment.model.bidirectional:  # an encoder caches nothing
+    if deployment.model.bidirectional:  # an encoder has no KV cache
         return 0
     size = deployment.recipe.block_tokens
     entries = zip(batch.entry_counts, batch.new_tokens, batch.cached_tokens, strict=True)
@@ -263,8 +263,8 @@ def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
     """Return the KV cache bytes per GPU that the user sets, directly or as blocks; else None."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
-    # Half a block is added to the bytes, so that division into whole blocks does not lose one by
-    # rounding.
+    # Add half a block to the bytes, so that rounding cannot lose a block in the division into whole
+    # blocks.
     return (engine.num_gpu_blocks_override + 0.5) * empty_layout(deployment).block_bytes
 
 

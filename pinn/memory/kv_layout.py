@@ -28,7 +28,7 @@ from pinn.specs.serving import VLLM
 
 IntOrArray = TypeVar("IntOrArray", int, np.ndarray)
 
-#: Tensor-parallel size above any number of heads, with which each GPU has one head.
+#: Tensor-parallel size larger than any number of heads, so that each GPU has one head.
 _A_GPU_A_HEAD = 1 << 20
 
 
@@ -139,7 +139,7 @@ def _layout(
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
     # A block contains the compressed keys of all layers. Other data of a request, such as its
-    # window, is in extra blocks.
+    # attention window, are in additional blocks.
     if own:
         block = size * sum(g.count * kv_bytes for g, kv_bytes in kept)
         return KvLayout(block / pp, 0, 1, 1, -int(-own // block))
@@ -154,7 +154,7 @@ def _layout(
     if full == 0 or windowed == 0 or not in_blocks:
         layer_bytes = every / (full + windowed)
     if full == 0 or windowed == 0:
-        # A model with windowed layers only would free tokens outside the window, which is not
+        # A model with only windowed layers could free tokens outside the window, which is not
         # modelled.
         return KvLayout(-(-(full + windowed) // pp) * layer_bytes * size, 0)
     few, many = min(full, windowed), max(full, windowed)

@@ -20,23 +20,23 @@ from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.specs.serving import VLLM
 from pinn.units import GIB
 
-#: Memory of a GPU that CUDA does not report: constant bytes, plus a share of the total. The memory
-#: computed from it is within 0.15 GiB of what CUDA reports for 15 GPU models, except A100-80GB
-#: (0.27 GiB).
+#: GPU memory that CUDA does not report: constant bytes, plus a share of the total. The memory
+#: computed from these values is within 0.15 GiB of what CUDA reports for 15 GPU models, except
+#: A100-80GB (0.27 GiB).
 KEPT_BYTES, KEPT_SHARE = 0.45 * GIB, 0.0016
-#: Bytes of CUDA modules and workspaces, and of buffers of NCCL and custom all-reduces, which exist
-#: only with several GPUs. Their sum is "non-torch" memory in vLLM 0.11.0's log: 0.13 to 0.14 GiB on
-#: one H100, 0.54 to 0.55 GiB on two, and 0.21 GiB on two L40S without NVLink.
+#: Bytes of CUDA modules and workspaces; and bytes of NCCL's and custom all-reduces' buffers, which
+#: exist only with several GPUs. vLLM 0.11.0 logs their sum as "non-torch" memory: 0.13 to 0.14 GiB
+#: on one H100, 0.54 to 0.55 GiB on two, and 0.21 GiB on two L40S without NVLink.
 CONTEXT_BYTES = 0.13 * GIB
 COMMUNICATION_BYTES = 0.41 * GIB
 PCIE_COMMUNICATION_BYTES = 0.08 * GIB
 #: Bytes per GPU that SGLang uses before it loads weights: on any GPU, and in addition with several
-#: GPUs. Start-ups on one H100 log 0.3 to 0.6 GiB less free memory than CUDA's total (0.4.1, 0.4.4,
-#: 0.5.19), a start-up on eight H200 logs 1.8 GiB less (0.5.12).
+#: GPUs. Compared with CUDA's total, SGLang logs 0.3 to 0.6 GiB less free memory on one H100 (0.4.1,
+#: 0.4.4, 0.5.19) and 1.8 GiB less on eight H200 (0.5.12).
 SGLANG_CONTEXT_BYTES = 0.5 * GIB
 SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
 #: Peak activation elements per token of a dense layer, as a multiple of its inner width: both
-#: halves of the gated activation, its result and a copy. The residual stream is added twice.
+#: halves of the gated activation, its result and a copy. Twice the residual stream is added.
 #: Measured peaks of steps of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
 FFN_VALUES = 4.0
 #: Peak activation elements per token of an expert layer, as a multiple of its experts' inner width,
@@ -46,12 +46,12 @@ FFN_VALUES = 4.0
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: Bytes of CUDA graphs per layer with experts, and per layer with latent attention, as vLLM
 #: estimates them at start. Logged estimates are 0.028 to 0.029 GiB for gpt-oss-120b with any number
-#: of GPUs and captured sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers there is one
-#: estimate, logged by vLLM 0.31.0 (1.1 GiB for 32 layers).
+#: of GPUs and captured sizes, and 0.044 to 0.067 GiB for DeepSeek. For dense layers, only one
+#: logged estimate is known (vLLM 0.31.0: 1.1 GiB for 32 layers).
 GRAPH_BYTES, LATENT_GRAPH_BYTES = 0.029 * GIB, 0.055 * GIB
-#: Value of the setting ``counted_graphs`` for releases that subtract the graphs of all layers.
+#: Value of the setting ``counted_graphs`` for releases that subtract the CUDA graphs of all layers.
 ALL_LAYERS = "all"
-#: Types of deployments in ``data/engines/memory_errors.csv``; any other type has the widest
+#: Types of deployments in ``data/engines/memory_errors.csv``. All other types have the widest
 #: interval.
 DENSE, MIXTURE, LATENT, HYBRID, SEVERAL = "dense", "mixture", "latent", "hybrid", "several GPUs"
 OTHER = "other"

@@ -43,7 +43,8 @@ def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> Eng
             f"the log of {log.engine} does not state the size of the KV cache: "
             "give the log of the whole start, until the server is ready"
         )
-    # Only vLLM's log counts the null block, which no request can use; the setting always counts it.
+    # Only vLLM's log includes the null block, which no request can use; the setting always includes
+    # it.
     total = blocks if deployment.serving.engine == VLLM else blocks + 1
     return replace(engine, num_gpu_blocks_override=total)
 

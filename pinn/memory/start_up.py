@@ -24,8 +24,8 @@ from pinn.memory.startup_log import StartupLog
 from pinn.specs.flags import FlagValue, specified
 from pinn.units import GIB
 
-#: Maximum memory share that a remedy recommends; step by which remedies raise the share; and step
-#: in tokens by which they lower the context.
+#: Maximum memory share that a remedy recommends; increment by which remedies raise the share; and
+#: decrement, in tokens, by which they lower the context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 

@@ -29,8 +29,8 @@ class Line:
     pattern: re.Pattern[str]
 
 
-#: Groups of a pattern that are whole numbers, then plain numbers, then text. All other groups are
-#: memory sizes.
+#: Pattern groups whose values are whole numbers, other plain numbers, and text. All other groups
+#: are memory sizes.
 COUNTS = frozenset({
     "kv_tokens", "blocks", "max_model_len", "tensor_parallel_size", "longest_fitting",
     "kv_cache_exact",
@@ -38,7 +38,7 @@ COUNTS = frozenset({
 PLAIN = frozenset({"max_concurrency", "memory_share"})
 TEXTS = frozenset({"release"})
 
-#: Values that a rank logs several times, as for target and draft model; their sum counts.
+#: Values that a rank logs several times, such as for target and draft model, and that are summed.
 ADDED = frozenset({"weights", "kv_cache", "graphs_taken"})
 
 _NUMBER = r"-?\d{1,15}(?:\.\d{1,15})?"
@@ -57,8 +57,8 @@ def _line(engine: str, words: str, pattern: str) -> Line:
 VLLM_KV_TOKENS = _line(VLLM, "KV cache size: ", r"\bKV cache size: @kv_tokens tokens")
 
 _VLLM = [
-    # Release: logged by vllm/v1/engine/core.py, then by the API server, and from 0.15 on in its
-    # banner.
+    # Engine release, logged by vllm/v1/engine/core.py, then by the API server, and from 0.15 on in
+    # its banner.
     ("LLM engine (v", r"Initializing an? (?:V[01] )?LLM engine \(v(?P<release>[^)\s]+)\)"),
     ("server version", r"vLLM (?:API )?server version (?P<release>\d[^\s,]*)"),
     ("  version ", "█  version (?P<release>\\d\\S*)"),
@@ -95,7 +95,7 @@ _VLLM = [
     # Logged at debug level by vllm/utils/mem_utils.py: MemoryProfilingResult.
     ("Memory profiling takes", r"torch peak memory increase: #activation_peak ?GiB"),
     ("non-torch forward", r"non-torch forward increase memory: #non_torch ?GiB"),
-    # The user's flags, logged as "non-default args", as the engine's config, or in a command.
+    # The user's flags, logged as "non-default args", in the engine's config, or in a command.
     ("gpu_memory_utilization", r"gpu_memory_utilization['\"]?(?:=|: )#memory_share"),
     ("tensor_parallel_size", r"tensor_parallel_size['\"]?(?:=|: )@tensor_parallel_size"),
 ]  # fmt: skip
@@ -130,7 +130,7 @@ _TRTLLM = [
 _OF_ENGINES = {VLLM: _VLLM, SGLANG: _SGLANG, TRTLLM: _TRTLLM}
 LINES = [VLLM_KV_TOKENS, *(_line(e, *pair) for e, pairs in _OF_ENGINES.items() for pair in pairs)]
 
-#: Lines of a failed start, some with the memory that is needed and available. They are from vLLM's
+#: Lines of a failed start, some of which state the required and available memory. Sources: vLLM's
 #: check_enough_kv_cache_memory and load_model, the V0 engine's raise_if_cache_size_invalid and
 #: request_memory, SGLang's pool_configurator.py, and PyTorch.
 _FAILED = [
@@ -147,18 +147,19 @@ _FAILED = [
 ]  # fmt: skip
 FAILURES = [_line(*each) for each in _FAILED]
 
-#: Text in the line by which a server reports that it is ready. An out-of-memory error after this
-#: line is not a failed start.
+#: Text in the log line by which a server reports that it is ready. An out-of-memory error after
+#: this line does not mean a failed start.
 READY = ("Application startup complete", "The server is fired up and ready to roll")
 
-#: Pattern of the first line of a server's start. If a log has several starts, the last one counts.
+#: Pattern of the first line of a server's start. If a log contains several starts, the last one is
+#: used.
 _BEGINS = re.compile(r"vLLM (?:API )?server version |█  version \d|\bserver_args=")
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 #: Prefixes of log lines that name the rank: ``(Worker_TP0 pid=7)`` and ``(EngineCore_DP1 pid=9)``
 #: in vLLM, ``[2026-01-01 10:00:00 DP0 TP3]`` in SGLang, ``[RANK 2]`` in TensorRT-LLM.
 _RANK = re.compile(r"\(([A-Z]\w+) (?:pid|rank)=|\[[\d\- :.]+((?: [A-Z_]+\d+)+)\]|\[(RANK \d+)\]")
-#: Engine by word in its log. The words are used if no line on memory identifies the engine.
+#: Engine by word in its log, used if no line about memory identifies the engine.
 _NAMES = {"sglang": SGLANG, "tensorrt_llm": TRTLLM, "TensorRT-LLM": TRTLLM, "vllm": VLLM}
 
 

@@ -18,7 +18,7 @@ from pinn.memory.startup_lines import (
 )
 from pinn.specs.serving import SGLANG, TRTLLM
 
-#: Maximum characters of a log line; longer lines are read in pieces.
+#: Maximum length of a log line in characters; longer lines are read in pieces.
 _MOST_LINE = 2**20
 
 
@@ -91,12 +91,12 @@ class StartupLog:
 
 
 _FIELDS = {f.name for f in fields(StartupLog)}
-#: Names of values whose first occurrence in a log counts, because flags are repeated; then names of
-#: values whose minimum over ranks counts. For all other values the maximum counts.
+#: Names of values of which the first one in a log is used, because flags are repeated; and names of
+#: values of which the minimum over ranks is used. The maximum of all other values is used.
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
 _FREE = {"free_before_load", "free_after_load"}
 _LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}
-#: Names of logged flags, which do not prove by themselves that a file is the log of a start.
+#: Names of logged flags, which alone do not prove that a file is a start-up log.
 _ASKED = {"release", "memory_share", "tensor_parallel_size"}
 
 
@@ -165,8 +165,8 @@ def _of_ranks(engine: str, name: str, values: Mapping[str, list[float | str]]) -
     if name in _FIRST:
         return listed[0]
     numbers = [[float(value) for value in of_rank] for of_rank in values.values()]
-    # TensorRT-LLM first runs with a small cache to determine the size of the final cache, so the
-    # last value counts.
+    # TensorRT-LLM first runs with a small cache to determine the final cache size, so the last
+    # value is used.
     if engine == TRTLLM:
         return numbers[-1][-1]
     if engine == SGLANG and name in _FREE:  # the draft model is loaded after the target model

@@ -11,7 +11,7 @@ from jaxtyping import Float, Real
 
 from pinn.specs.batch import Batch
 
-# Sums over the requests of a batch, from which all step features are computed.
+# Sums over the requests of a batch, from which step features are computed.
 
 #: Real numbers that broadcast together: arrays of any shape, or scalars.
 Numbers = Real[np.ndarray, "..."] | np.number | float | int
@@ -174,8 +174,8 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
         prefill_cached=cached,
         window=window,
     )
-    # Sums of integers below 2^53 are exact in float64, so multiplying a request by the number of
-    # equal requests gives the same result as adding them one by one.
+    # Sums of integers below 2^53 are exact in float64, so a product with the number of equal
+    # requests equals the sum over these requests.
     sums = BatchSums(
         *(
             # Converted to float, because bincount returns integers if there are no requests.
@@ -186,7 +186,7 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
     return sums.without_reread(np.array([b.reread_tokens for b in batches], dtype=np.float64))
 
 
-# Many batches whose requests are equal; training steps are sampled in this form.
+# Many batches, each with equal requests, as sampled for training.
 
 AlikeCounts = Float[np.ndarray, " n"]
 
@@ -259,9 +259,9 @@ def _alike(batch: Batch) -> tuple[float, float, float, float, float]:
 # Batches of training steps: decodes, prefills and mixtures of the two, over the range of served
 # loads.
 
-#: Upper bounds of the batches to which the coefficients of step time are fitted: cached tokens of a
-#: batch, decodes of a batch, and context of a decode in tokens. They are assumptions about served
-#: loads; large servers cache a few million tokens.
+#: Upper bounds of the training batches for the coefficients of step time: cached tokens of a batch,
+#: decodes of a batch, and context of a decode in tokens. They are assumptions about served loads;
+#: large servers cache a few million tokens.
 MAX_CACHED_TOKENS = 2_000_000
 MAX_DECODES = 512
 MAX_CONTEXT = 32_768

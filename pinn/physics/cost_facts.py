@@ -13,7 +13,7 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec, MoeFfnSpec, Sampling
 from pinn.specs.precision import Precision, precision
 
-# Numbers about a model, a GPU and engine flags, from which the costs of a deployment are computed.
+# Facts about a model, a GPU and engine flags, from which a deployment's costs are computed.
 
 #: Array with one number for each of ``n`` deployments.
 Values: TypeAlias = Float[np.ndarray, "*n"]
@@ -234,8 +234,8 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
     cut = ranks // spread
     weights, held = model.precisions.experts, layer_work.expert_weights(moe, model.hidden_size, cut)
     # Without data parallelism every rank has every token, and the all-reduce after the experts is
-    # the only exchange (vLLM's FusedMoE without all-to-all kernels). With data parallelism, every
-    # token is sent to every rank if tokens are all-gathered or experts are split over GPUs, else
+    # the only exchange (vLLM's FusedMoE without all-to-all kernels). With data parallelism, each
+    # token goes to every rank if tokens are all-gathered or experts are split over GPUs; otherwise
     # only to the ranks of its top-k experts.
     copies = min(moe.top_k, ranks) if cut == 1 and not flags.gathers else ranks
     return {
@@ -286,29 +286,29 @@ def _flop_by_format(matmuls: Sequence[layer_work.MatMul]) -> tuple[tuple[Precisi
 #
 # vLLM 0.15.1 samples with PyTorch's operators, one kernel each. Every kernel reads and writes all
 # logits of all requests of the step. FlashInfer's sampler is used only on request
-# (``VLLM_USE_FLASHINFER_SAMPLER``). The bytes of a kernel are those of its operands and results per
-# logit: 4 in fp32, 8 in int64, 1 for a mask. A row that a softmax reads twice is read from memory
-# once.
+# (``VLLM_USE_FLASHINFER_SAMPLER``). A kernel's bytes are those of its operands and results per
+# logit: 4 in fp32, 8 in int64, 1 for a mask. If a softmax reads a row twice, only one read is from
+# memory.
 #
 # Two quantities were measured on an H100 (``python scripts/time_sampler.py``,
 # ``data/kernels/sampler_h100_sxm.csv``): the kernels' slowdown relative to the peak bandwidth, and
 # their time that does not depend on the batch. Both are fitted with non-negative terms (``python
-# scripts/fit_sampler.py``, mean error 11 % over 240 points). For other GPUs the slowdown is assumed
-# to be equal. Host work that overlaps with a running step is not counted, such as preparing the ids
-# of all output tokens for penalties.
+# scripts/fit_sampler.py``, mean error 11 % over 240 points). Other GPUs are assumed to have the
+# same slowdown. Host work that overlaps with a running step, such as preparing the ids of all
+# output tokens for penalties, is not counted.
 
 #: Bytes per logit of converting bf16 logits to fp32 (``vllm/v1/sample/sampler.py: forward``).
 _COPY = 2 + 4
 #: Bytes per logit of finding the maximum (``greedy_sample``, and the end of ``random_sample``).
 _LARGEST = 4
 _SOFTMAX = 4 + 4
-#: Bytes per logit of dividing by the temperature, softmax, drawing exponential noise and dividing
-#: by the noise (``random_sample``).
+#: Bytes per logit of dividing by the temperature, computing the softmax, generating exponential
+#: noise and dividing by the noise (``random_sample``).
 _DRAW = (4 + 4) + _SOFTMAX + 4 + (4 + 4 + 4)
-#: Bytes per logit of computing a mask by a comparison, and of ``masked_fill_`` with this mask.
+#: Bytes per logit of computing a mask by comparison and applying it with ``masked_fill_``.
 _MASK = (4 + 1) + (4 + 1 + 4)
-#: Bytes per logit of ``apply_top_k_only``: ``topk`` reads all fp32 logits once for each 8 bits of
-#: their sort key, and once more to gather the largest; then a mask.
+#: Bytes per logit of ``apply_top_k_only``. ``topk`` reads all fp32 logits once per 8 bits of their
+#: sort key, and once more to gather the largest; then a mask is computed and applied.
 _COUNT = 5 * 4 + _MASK
 #: Bytes per logit of a radix sort of fp32 keys with (row, index) pairs of 8 bytes. The sort numbers
 #: the pairs, computes a histogram and makes four passes over keys and pairs. Another histogram and
@@ -316,14 +316,14 @@ _COUNT = 5 * 4 + _MASK
 #: ``aten/src/ATen/native/cuda/SortStable.cu: segmented_sort_pairs_by_full_sort``, for fewer than
 #: 128 rows, with CUB's radix sort of 8 bits per pass.
 _SORT = 8 + 4 + 4 * 2 * (4 + 8) + (8 + 2 * 8) + (8 + 4 + 4 + 8)
-#: Bytes per logit of ``apply_top_k_top_p``: sort, softmax, running sum, mask, and a copy of the
-#: sorted logits that is scattered back to their places.
+#: Bytes per logit of ``apply_top_k_top_p``: sort, softmax, cumulative sum, mask, and a scatter of
+#: the sorted logits back to their original positions.
 _MASS = _SORT + _SOFTMAX + (4 + 4) + _MASK + (4 + 4) + (4 + 8 + 4)
-#: Bytes per logit of ``MinPLogitsProcessor``: softmax, maximum of the probabilities, mask.
+#: Bytes per logit of ``MinPLogitsProcessor``: softmax, maximum probability, mask.
 _RATIO = _SOFTMAX + 4 + _MASK
 #: Bytes per logit of ``apply_penalties``: int64 counts of the prompt and of the output are cleared
-#: and compared. The repetition kernel reads both masks and few logits. Presence and frequency
-#: penalties are computed together with the repetition penalty, even if not requested.
+#: and compared. The repetition kernel reads both masks and few logits. A request for any penalty
+#: computes the presence, frequency and repetition penalties.
 _PENALTIES = 2 * (8 + 8 + 1) + (1 + 1) + (8 + 4 + 4 + 4 + 4) + (1 + 4 + 4 + 4 + 4)
 
 
@@ -345,9 +345,9 @@ class SamplerKernels:
     logit_s: float
 
 
-#: Bytes of the sampler's kernels, and their times as ``scripts/fit_sampler.py`` fits them (two
-#: digits): first the kernels of greedy sampling, then the additional kernels of random sampling, of
-#: top-p, of top-k with or without top-p, of min-p, and of penalties.
+#: Bytes of the sampler's kernels, and their times as fitted by ``scripts/fit_sampler.py`` (two
+#: digits): first for greedy sampling, then for the additional kernels of random sampling, top-p,
+#: top-k with or without top-p, min-p, and penalties.
 TAKEN = SamplerKernels(_COPY + _LARGEST, 1.4, 1.1e-5, 2.5e-11)
 DRAWN = SamplerKernels(_DRAW, 1.2, 1.1e-5, 2.7e-10)
 MASS = SamplerKernels(_MASS, 2.1, 7.5e-5, 7.8e-10)

@@ -26,13 +26,13 @@ from pinn.units import GIB
 
 # Formulas of ``StepCosts`` that need more than a line, as functions of ``CostFacts``.
 
-#: Share of a tensor-parallel layer's communication latency that is outside its all-reduces: 3 us of
-#: 10 us, which are the prior coefficient of the feature ``parallel_layer``.
+#: Share of a tensor-parallel layer's communication latency outside its all-reduces: 3 us of the 10
+#: us that are the prior coefficient of the feature ``parallel_layer``.
 AROUND_ALL_REDUCE = 0.3
 
 
 #: Maximum bytes of a message that vLLM's own all-reduce sends in one shot with more than 4 GPUs
-#: (csrc/custom_all_reduce.cuh; 512 KiB for up to 4 GPUs).
+#: (csrc/custom_all_reduce.cuh). With up to 4 GPUs, the maximum is 512 KiB.
 ONE_SHOT_BYTES = 2.0**18
 
 
@@ -48,20 +48,19 @@ def weights_s(w: CostFacts) -> Values:
 
 #: Launch time of a recurrent layer in a step with prompts, beyond that of an attention layer, in
 #: units of a dense layer's launches. vLLM 0.20.1's gated delta net makes about 16 launches between
-#: two pieces of a CUDA graph, attention makes three. Eight of the 16 are Triton kernels, which
+#: two pieces of a CUDA graph; attention makes three. Eight of the 16 are Triton kernels, which
 #: Python starts (model_executor/layers/mamba/gdn_linear_attn.py: _forward_core, fla/ops/chunk.py).
-#: The value follows from two groups of steps whose time is that of launching (B300, vLLM 0.20.1,
-#: beyond the largest graph). 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms for 64 dense layers.
+#: The value follows from two groups of steps that are bound by launching (B300, vLLM 0.20.1, beyond
+#: the largest graph). 1,024 tokens of Qwen3-32B on 8 GPUs take 17.7 ms for 64 dense layers.
 #: Qwen3.6-35B-A3B takes 40 to 42 ms with any number of tokens; 30 of its 40 layers are recurrent.
 #: The value is assumed for all types of recurrent layers.
 STATE_LAUNCHES = 2.5
 
-#: Ratio of the launch time of modules that are not compiled to that of compiled modules. The value
-#: is the median of three ratios of a measured step time, which is dominated by launching, to 0.25
-#: ms per ``launched_layers``: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any
-#: length, ratio 2.3), steps of gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34
-#: ms, ratio 2.1), and decodes of Qwen3-14B on A100 with --enforce-eager (vLLM 0.9.1, 20.6 ms, ratio
-#: 2.1).
+#: Ratio of the launch time of uncompiled modules to that of compiled modules. The value is the
+#: median of three ratios of a measured, launch-bound step time to 0.25 ms per ``launched_layers``:
+#: a prompt of DeepSeek-R1 on 8 H200 (SGLang 0.5.12, 116 ms at any length, ratio 2.3), steps of
+#: gpt-oss-120b with up to 256 prompt tokens on B200 (TensorRT-LLM, 34 ms, ratio 2.1), and decodes
+#: of Qwen3-14B on A100 with --enforce-eager (vLLM 0.9.1, 20.6 ms, ratio 2.1).
 UNCOMPILED = 2.1
 
 

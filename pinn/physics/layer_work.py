@@ -162,24 +162,24 @@ def expert_weights(ffn: MoeFfnSpec, hidden_size: int, expert_tensor_parallel_siz
 # Elements that small kernels between matrix products move: norms, rotary embedding, activation
 # functions.
 
-#: Rows of the hidden size that a norm with residual add reads (two) and writes (two). There is one
-#: norm before each attention (or recurrent) part of a layer, and one before each feed-forward part
-#: (vllm/model_executor/layers/layernorm.py).
+#: Number of rows of the hidden size that a norm with residual add reads (two) and writes (two).
+#: Each layer has one such norm before its attention (or recurrent) part, and one before its
+#: feed-forward part (vllm/model_executor/layers/layernorm.py).
 NORM_PASSES = 4.0
-#: Passes over each residual stream in models with several streams (hyper-connections), per half
-#: layer: a read before it, and a read and a write after it (vLLM 0.20.1
+#: Passes per half layer over each residual stream of a model with several streams
+#: (hyper-connections): a read before the half layer, and a read and a write after it (vLLM 0.20.1
 #: model_executor/layers/mhc.py: mhc_pre, mhc_post).
 STREAM_PASSES = 3.0
-#: Passes over the output of a projection by the small kernels after it: one read and one write, for
-#: rotary embedding, norms of queries and keys, and copies into the KV cache.
+#: Passes of small kernels over the output of a projection: one read and one write, for rotary
+#: embedding, norms of queries and keys, and copies into the KV cache.
 OUTPUT_PASSES = 2.0
 #: Passes of a gated activation function over its input: it reads both halves and writes one half.
 GATED_PASSES = 1.5
-#: Passes over a matrix product's input that static scales save: the kernel before the product
-#: writes the input in fp8, with half the bytes.
+#: Passes over a matrix product's input that static scales save: the preceding kernel writes the
+#: input in fp8, with half the bytes.
 STATIC_SAVES = 0.5
-#: Matrices whose outputs ``small_kernel_elements`` does not count: outputs that are added to the
-#: residual stream are counted with the norms, and the router's output is small.
+#: Matrices whose outputs ``small_kernel_elements`` excludes: those added to the residual stream are
+#: counted with the norms, and the router's output is small.
 _COUNTED = ("o_proj", "out_proj", "down_proj", "router")
 
 
@@ -207,7 +207,7 @@ def _moved(matmul: MatMul) -> float:
     return passes * matmul.n - saved
 
 
-# Work of a model's attention and recurrent layers, and number of short all-reduces, for any GPU.
+# Work of a model's attention and recurrent layers, and number of short all-reduces, on any GPU.
 
 _OF_MIXERS = (
     "latent_layers", "state_layers", "kv_width", "windowed_kv_width", "state_bytes",
@@ -230,7 +230,7 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
         for name, value in _mixer_facts(group.attention, group.count, tp, window).items():
             found[name] += value
     # Batch sums count the (query, key) pairs of causal attention. Bidirectional attention has twice
-    # as many. Windowed layers need no factor, since half of a window lies in each direction.
+    # as many. Windowed layers need no factor, because half of a window lies in each direction.
     found["prefill_flop"] *= 1 + model.bidirectional
     return found | {
         "layers": sum(g.count * g.halves for g in groups) / 2,

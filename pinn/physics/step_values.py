@@ -70,8 +70,8 @@ def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
     be in use.
     """
     missed = (1 - costs.expert_share) ** expert_tokens(costs, tokens)
-    # For models without experts, the simulator's compiled copy of this formula returns 0 without
-    # computing the power, which is slow.
+    # Without experts, the simulator's compiled copy of this formula returns 0 without computing the
+    # slow power function.
     return np.where(costs.experts > 0, costs.experts * (1 - missed) * costs.expert_read_s, 0.0)
 
 
@@ -80,41 +80,42 @@ def expert_tokens(costs: StepCosts, tokens: Values) -> Values:
     return tokens * costs.expert_replicas
 
 
-# Values of the step features: pure functions of costs and batch sums, broadcast together.
+# Values of the step features: pure functions of costs and batch sums, whose shapes broadcast.
 #
 # The simulator's compiled code (``pinn/simulator/step_formulas.py``) and the Go package
 # (``export/go/pinn/step.go``) repeat these formulas; tests compare all three.
 
-#: Rows of a typical tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256). A step of up to
-#: this number of tokens needs only one row of tiles.
+#: Rows of a typical tile of a matrix product (CUTLASS: 128 x 128 and 128 x 256). A step with up to
+#: this many tokens needs only one row of tiles.
 TILE_TOKENS = 128.0
 
-#: Number of tokens from which waves of tiles (one tile on each SM) fill the GPU. The value is an
-#: assumption: with 128 x 128 tiles, a product of width 4,096 has 256 tiles at 1,024 tokens, which
-#: are two waves on the 132 SMs of an H100.
+#: Number of tokens from which waves of tiles (one tile per SM) fill the GPU. The value is an
+#: assumption: with 128 x 128 tiles, a product of width 4,096 has 256 tiles at 1,024 tokens, about
+#: two waves on the 132 SMs of an H100.
 WAVE_TOKENS = 1024.0
 
-#: Share of a step's tokens for the feature ``experts_hit_tenth``. Under skewed routing, all tokens
-#: use fewer experts; the feature has the experts that this share would use under balanced routing.
+#: Share of a step's tokens for the feature ``experts_hit_tenth``, which counts the experts that
+#: this share would activate under balanced routing. Under skewed routing, all tokens together
+#: activate fewer experts.
 FEW_TOKENS_SHARE = 0.1
 
 #: Share of a layer's launches that are outside of CUDA graphs in a step with prompts. vLLM's
 #: piecewise graphs end where attention begins (``splitting_ops``), so attention kernels, the write
-#: to the KV cache and the next piece are launched one by one. The value is a ratio of step times of
-#: Qwen3.6-35B-A3B on B300 (vLLM 0.20.1), which are those of launching: 16.5 ms up to the size of
-#: the largest graph, 40 ms beyond it.
+#: to the KV cache and the next piece are launched one by one. The value is a ratio of launch-bound
+#: step times of Qwen3.6-35B-A3B on B300 (vLLM 0.20.1): 16.5 ms up to the size of the largest graph,
+#: 40 ms beyond it.
 PIECES = 0.41
 
-#: Size of the largest CUDA graph, divided by the width of the transition above it: steps of at
-#: least 1 + 1 / 8 of this size are launched layer by layer.
+#: Inverse relative width of the transition above the largest CUDA graph: steps of at least 1 + 1 /
+#: 8 of its size are launched layer by layer.
 RAMP = 8.0
 
-#: The host's work that asynchronous scheduling hides, for a step and for each of its requests. The
-#: units are the work that the GPU waits for even then: the prior coefficients of the features
-#: ``step`` (0.2 ms) and ``request`` (3 us). The hidden work was timed in vLLM 0.12.0's own engine
-#: core, scheduler and model runner, without the forward pass and sampling
-#: (``scripts/time_vllm_host.py``). In six runs on a shared CPU it took 0.38 to 0.60 ms a step and
-#: 11 to 21 us a request; 0.5 ms and 18 us are used.
+#: Host work hidden by asynchronous scheduling, per step and per request. The units are the host
+#: work that the GPU waits for even then: the prior coefficients of the features ``step`` (0.2 ms)
+#: and ``request`` (3 us). The hidden work was timed in vLLM 0.12.0's own engine core, scheduler and
+#: model runner, without the forward pass and sampling (``scripts/time_vllm_host.py``). In six runs
+#: on a shared CPU it took 0.38 to 0.60 ms per step and 11 to 21 us per request; 0.5 ms and 18 us
+#: are used.
 HIDDEN_STEP, HIDDEN_REQUEST = 2.5, 6.0
 
 #: Maximum bytes of a message that vLLM's own all-reduce kernel sends (custom_all_reduce.py:

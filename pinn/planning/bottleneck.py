@@ -15,14 +15,15 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 
-#: Maximum number of steps of a run that are analyzed; they are spread evenly over the run.
+#: Maximum number of steps of a run to analyze, spread evenly over the run.
 _MOST_STEPS = 20_000
-#: Names of the bottlenecks of a full server: the flag that limits running requests, and KV memory.
+#: Names of the bottlenecks of a full server: the flag that limits the number of running requests,
+#: and KV memory.
 MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
-#: Minimum share of the engine's time in which requests wait for KV memory, or for a slot in the
-#: batch, at which the memory, or ``max_num_seqs``, is the bottleneck.
+#: KV memory, or ``max_num_seqs``, is the bottleneck if requests wait for memory, or for a slot in
+#: the batch, during more than this share of the engine's time.
 _WAITING_SHARE = 0.05
-#: Share of KV blocks in use above which the KV cache counts as full.
+#: The KV cache counts as full if at least this share of its blocks is in use.
 _FULL_SHARE = 0.95
 
 

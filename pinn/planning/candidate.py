@@ -14,7 +14,7 @@ from pinn.simulator.simulate import EarlyStop, simulate
 from pinn.simulator.workloads.workload import Workload
 
 NETWORK = "network"
-#: Function that scales predicted coefficients by the assumed prediction errors of a scenario.
+#: Function that scales predicted coefficients by a scenario's assumed prediction errors.
 Rescale = Callable[[LinearLatency], LinearLatency]
 
 

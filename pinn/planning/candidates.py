@@ -153,7 +153,7 @@ def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
     return fits and not (spread and side_by_side == 1)
 
 
-#: Multiple, in tokens, to which context lengths are rounded up.
+#: Context lengths are rounded up to a multiple of this number of tokens.
 _LENGTH_GRAIN_TOKENS = 1024
 
 

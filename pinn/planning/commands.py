@@ -21,23 +21,23 @@ from pinn.specs.quantization_block import quantization_words
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM, ServingSpec
 
 _FLAGS = (*flags_of(ServingSpec), *flags_of(EngineSpec))
-#: Fields of a configuration that are not flags of any engine.
+#: Fields of a configuration that are not engine flags.
 _ABOUT = frozenset(
     {
         "engine", "engine_version", "speculative_acceptance", "replicas", "data_parallel_routing",
         "router", "router_weights", "router_staleness_s",
     }
 )  # fmt: skip
-#: Options that request the conversion of a 16-bit checkpoint by vLLM and SGLang, by target format.
-#: All other formats need a checkpoint in that format.
+#: Options with which vLLM and SGLang convert a 16-bit checkpoint, by target format. All other
+#: formats need a checkpoint in that format.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
-#: vLLM's names of KV cache formats, by format, where they differ (``vllm/config/cache.py:
+#: vLLM's names of KV cache formats, by format, if they differ (``vllm/config/cache.py:
 #: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-#: Option with which vLLM's prefill and decode workers transfer the KV cache by NIXL. It is the same
-#: for both, because the proxy tells each server its role (``docs/features/nixl_connector_usage.md``
-#: of vLLM).
+#: Option with which vLLM's prefill and decode workers transfer the KV cache by NIXL. Both use the
+#: same option, because the proxy tells each server its role
+#: (``docs/features/nixl_connector_usage.md`` of vLLM).
 _TRANSFER = ("--kv-transfer-config", '{"kv_connector":"NixlConnector","kv_role":"kv_both"}')
 
 
@@ -77,7 +77,7 @@ def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
     name = flag.spelled_for(SGLANG)
     if flag.kind != "bool":
         return [name, exact(value)]
-    # SGLang's boolean flags have no negative form, so only one of the two values can be written.
+    # SGLang's boolean flags have no negative form, so only one of the two values can be expressed.
     return [name] if value != _is_reverse(flag, SGLANG) else None
 
 

@@ -30,7 +30,7 @@ from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
 from pinn.units import GIB
 
-#: Rates of a row's simulations at rising load, relative to the maximum rate within the SLO.
+#: Rates at which a plan's row is simulated, relative to its maximum rate within the SLO.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 
 
@@ -405,9 +405,8 @@ def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _
     interval = fleet.interval_of(trials.candidate, problem)
     with suppress(OutOfTimeError):
         trials.budget.check()
-        # The probability of meeting the SLO needs a requested rate and an interval. If the load
-        # ends before servers are full, it is not estimated either, as a lasting load would lower
-        # it.
+        # The probability of meeting the SLO requires a requested rate and an interval. It is not
+        # estimated if the load ends before servers are full, because a longer load would lower it.
         if interval is not None and asked is not None:
             if not size.is_burst:
                 chance, holds = fleet.chance_to_hold(size, trials, interval, problem)

@@ -23,17 +23,17 @@ from pinn.surrogate.uncertainty.intervals import read_calibration
 from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 
 #: Upper bound of a fleet's rate per replica, relative to the maximum rate of a single replica. A
-#: replica in a fleet can sustain a higher rate, because a load balancer sends it a more even load
-#: than the random subset of requests with which a single replica is simulated.
+#: replica in a fleet can sustain a higher rate, because a load balancer distributes requests more
+#: evenly than the random subset with which a single replica is simulated.
 BALANCED_GAIN = 2.0
-#: Replicas to try beyond the number estimated from one replica before the search gives up: a number
-#: of replicas, and a share of the estimate. The larger of the two applies.
+#: Number of replicas to try beyond the estimate from one replica before the search gives up: a
+#: number, or a share of the estimate, whichever is larger.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
 #: Maximum number of replicas for a requested probability of meeting the SLO, relative to the number
-#: that meets the SLO as predicted.
+#: with which the predicted latencies meet the SLO.
 _MOST_TIMES = 8
-#: Relative distance between passing and failing rate at which a bisection for a fleet's maximum
-#: rate ends, and ratio between its first rates.
+#: Relative distance between a passing and a failing rate at which the bisection for a fleet's
+#: maximum rate ends; and ratio between its first rates.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 

@@ -24,7 +24,7 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 _Object = dict[str, object]
 
-#: Names of container images, by engine; ``{}`` stands for the release.
+#: Names of container images, by engine. ``{}`` is replaced by the release.
 _IMAGES = {
     VLLM: "vllm/vllm-openai:v{}",
     SGLANG: "lmsysorg/sglang:v{}",
@@ -33,21 +33,22 @@ _IMAGES = {
 #: Default HTTP port of each engine: ``--port`` of ``vllm/entrypoints/common/cli_args.py``,
 #: ``sglang/srt/server_args.py`` and ``tensorrt_llm/commands/serve.py``.
 _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
-#: Route of all three engines that answers 200 once a server is ready: ``vllm 0.33.0
+#: HTTP route of all three engines that returns 200 once a server is ready: ``vllm 0.33.0
 #: vllm/entrypoints/serve/instrumentator/health.py``, ``sglang 0.5.23
 #: sglang/srt/entrypoints/http_server.py``.
 _HEALTH = "/health"
-#: Port of the first machine of a multi-machine server, to which the other machines connect.
+#: Port on the first machine of a multi-machine server to which the other machines connect.
 _RENDEZVOUS_PORT = 20000
-#: Interval in seconds between health probes, and number of failures that the startup, readiness and
-#: liveness probe allow. Startup may take half an hour, for loading weights and capturing graphs.
+#: Interval in seconds between health probes; and numbers of failures that the startup, readiness
+#: and liveness probes allow. Startup may take half an hour, to load weights and capture CUDA
+#: graphs.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
-#: Annotation of a Service with the routing rule that the plan's metrics assume.
+#: Annotation of a Service with the routing policy that the plan's metrics assume.
 _ROUTER = "pinn/router"
 _NONE: Mapping[str, str] = {}
-#: Size of the volume for a model's files, relative to the size of the weights: Hugging Face's cache
-#: may also keep files in other formats.
+#: Size of the volume for a model's files, relative to the size of the weights. The Hugging Face
+#: cache may also store files in other formats.
 _FILES_SHARE = 1.5
 
 
@@ -206,7 +207,7 @@ def _objects(server: _Server) -> list[_Object]:
         deployment = _described("apps/v1", "Deployment", server.name, {
             "replicas": server.count,
             "selector": {"matchLabels": labels},
-            # There may be no spare GPUs, so an old pod must end before its successor starts.
+            # There may be no spare GPUs, so an old pod must stop before its successor starts.
             "strategy": {"type": "RollingUpdate",
                          "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "template": _pod(server, server.command, labels),
@@ -319,7 +320,7 @@ def _environment(server: _Server) -> list[_Object]:
     secret = {"name": "hf-token", "key": "token", "optional": True}
     listed: list[_Object] = [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}}]
     if "--kv-transfer-config" in server.command:
-        # Prefill and decode servers connect to each other by the addresses of their pods.
+        # Prefill and decode servers connect to each other by their pod addresses.
         address = {"fieldRef": {"fieldPath": "status.podIP"}}
         listed.append({"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address})
     return listed

@@ -20,11 +20,11 @@ from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.planning.search_extent import unfinished
 from pinn.simulator.slo import parse_slo, written_s
 
-#: Maximum number of a plan's rows that are plotted, best first.
+#: Maximum number of a plan's recommendations to plot, best first.
 SHOWN = 4
 
 #: Colours and markers, assigned to GPUs in this order. Colours are from the palette of Okabe and
-#: Ito (2008); dark and light ones alternate.
+#: Ito (2008); dark and light colours alternate.
 _LOOKS = (
     ("#0072b2", "o"), ("#e69f00", "s"), ("#004d40", "^"), ("#cc79a7", "D"), ("#56b4e9", "v"),
     ("#7a3b00", "P"), ("#9a9a9a", "X"),
@@ -32,7 +32,7 @@ _LOOKS = (
 
 #: Colour, marker and dashes of lines, by latency percentile.
 _LINES = {"p50": ("#56b4e9", "o", "-"), "p90": ("#0072b2", "s", "--"), "p99": ("#12263f", "^", ":")}
-#: Colour, marker and dashes of a statistic that occurs only in a limit of the SLO.
+#: Colour, marker and dashes of a statistic that occurs only in an SLO limit.
 _ASKED = ("#a3480f", "D", "-.")
 
 #: Colours and hatches, assigned to the parts of a step in this order; neighbouring parts differ in
@@ -42,8 +42,8 @@ _FILLS = (
     ("#f2a65a", "\\\\"), ("#5b5b66", ""), ("#d5d5dc", ".."), ("#7d6b91", ""), ("#c9e4ca", "xx"),
 )  # fmt: skip
 
-#: Offsets (x, y), in points, of the labels of the rings; used in turn from left to right, so that
-#: neighbouring labels do not overlap.
+#: Offsets (x, y), in points, of the labels of the rings. They are used in turn from left to right,
+#: so that neighbouring labels do not overlap.
 _BESIDE = ((-17, 7), (9, -15), (-4, 11), (9, 7))
 
 _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]

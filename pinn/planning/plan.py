@@ -52,13 +52,13 @@ class PlanRequest:
         seed: Seed of random arrival times and lengths. [default: the file's, else 0]
     """
 
-    #: Flags that accept several values, which the plan tries, -> text for their default.
+    #: Text for the default of each flag with several values, which the plan tries.
     SEVERAL: ClassVar = {
         "engine": "vllm",
         "quantization": "the checkpoint's",
         "tensor_parallel_size": "those of --candidates",
     }
-    #: Flag that has another meaning or no meaning in a plan -> changes of its declaration.
+    #: Changes to the declaration of flags that have another meaning, or none, in a plan.
     RESTATED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "replicas": {"help": "Minimum number of replicas in every plan, such as 2 to tolerate the "
                              "loss of one."},
@@ -92,31 +92,31 @@ class PlanRequest:
 
 SCHEMA = "pinn plan 1"
 
-#: Names of the statistics that are reported for each metric.
+#: Names of the statistics reported for each metric.
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 
-#: Minimum duration of a load that fills a server, as a multiple of its mean E2E latency.
+#: Minimum duration of a load to fill a server, as a multiple of its mean E2E latency.
 LEAST_ANSWERS = 10
 
 #: Reasons why a plan's search ended before all candidates were tried.
 TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
-#: First words of the reason why a candidate is not in the plan, if time ran out before its
-#: screening or before the evaluation of its fleet.
+#: First words of the reason why a candidate is not in the plan: time ran out before its screening,
+#: or before the evaluation of its fleet.
 NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
 #: Reason that follows ``NOT_TRIED`` or ``NOT_EVALUATED`` if the time budget ended the search.
 TIME_OVER = "time was over"
 
-#: Relative difference between a fleet's rate and the sum of its replicas' rates above which the
-#: plan explains the difference. The value is twice the relative width of a bisection.
+#: The plan explains the difference between a fleet's rate and the sum of its replicas' rates above
+#: this relative difference, which is twice the relative width of a bisection.
 _LIKE_ONE_BY_ONE = 0.02
-#: Reasons why replicas may sustain a higher rate together than separately, by router.
+#: Reasons why replicas may sustain a higher rate together than separately, by routing policy.
 _MORE = {
     LEAST_REQUESTS: "the router balances the load",
     ROUND_ROBIN: "round-robin routing balances the load",
     PREFIX_AWARE: "requests with the same prefix go to the same replica, and queues are short",
     RANDOM: "each replica serves a different part of the load",
 }
-#: Reasons why replicas may sustain a lower rate together than separately, by router.
+#: Reasons why replicas may sustain a lower rate together than separately, by routing policy.
 _LESS = {
     LEAST_REQUESTS: "the number of requests in flight does not indicate how long each will take",
     ROUND_ROBIN: "round-robin routing ignores how long each request takes",
@@ -124,7 +124,7 @@ _LESS = {
     RANDOM: "some replicas get more than their share by chance",
 }
 
-#: Clause on what the probability of meeting the SLO with disaggregated P/D does not account for.
+#: Clause about errors that the probability of meeting the SLO with disaggregated P/D excludes.
 POOLS_UNSURE = (
     "the probability accounts for the prediction errors of prefill and of decode workers; the "
     "error of both together was never measured"

@@ -67,7 +67,7 @@ def plan_load(
     load, draws = draw_load(load, rate)
     slo.check(draws[0].output_tokens)
     # A candidate is one replica, and the plan determines the number of replicas. The flag is
-    # therefore only a minimum.
+    # therefore only the minimum number.
     least = cast(int, flags.get("replicas", 1))
     flags = {name: value for name, value in flags.items() if name != "replicas"}
     check_sizes(request, least)
@@ -78,8 +78,7 @@ def plan_load(
         request.min_probability,
     )  # fmt: skip
     rows = _configurations(request, space, "engine" in flags)
-    # Start the worker processes first, so that they start while predictions are computed: both take
-    # about as long.
+    # Start the worker processes before computing predictions, because both take about equally long.
     with workers.kept("pinn.planning.search_steps", "pinn.simulator.simulate") as kept:
         files, listed = request.coefficients or (), request.configs is not None
         found, misfits = find_candidates(

@@ -169,7 +169,8 @@ def find_pools(
                 decode_servers=decodes_n,
                 own=tuple({**own, **own_too}),
             )
-            # Skip multiples of a smaller pair of pools: they equal several replicas of that pair.
+            # Skip multiples of a smaller pair of pools, because they equal several replicas of that
+            # pair.
             is_new = gcd(prefills_n, decodes_n) == 1
             if is_new and (space.most_gpus is None or pair.gpus <= space.most_gpus):
                 found.append(pair)

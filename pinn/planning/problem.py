@@ -20,16 +20,16 @@ from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, t
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.encoder_time import media_notice
 
-#: Minimum number of requests of a simulation, since fewer give inaccurate percentiles. If a
-#: replica's share of the load is smaller, it gets this many requests at the rate of its share; a
+#: Minimum number of requests in a simulation, because fewer yield inaccurate percentiles. If a
+#: replica's share of the load is smaller, it receives this many requests at its share's rate. A
 #: load with fewer requests is repeated.
 LEAST_REQUESTS = 2000
-#: Maximum number of requests up to which a load is repeated. Besides short loads, loads are
-#: repeated at rates above the requested rate, to keep their duration.
+#: Maximum number of requests up to which a load is repeated. Loads are repeated if they are short,
+#: and at rates above the requested rate, to preserve their duration.
 MOST_REPEATED = 10_000
-#: Duration, in seconds, of a load whose flags set neither duration nor number of requests.
+#: Duration, in seconds, of a load for which flags set neither duration nor number of requests.
 _DURATION_S = 600.0
-#: Number of seeds with which the load is generated, to compare the resulting maximum rates.
+#: Number of random seeds with which the load is generated, to compare the resulting maximum rates.
 _DRAWS = 5
 
 
@@ -211,8 +211,8 @@ def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload
         raise PinnError(f"--rate must be positive and finite, got {rate_per_s:g} requests/s")
     if load.path is None and not {"num_prompts", "duration"} & set(load.flags.given):
         load = replace(load, flags=replace(load.flags, duration=_DURATION_S))
-    # A load from flags has no rate of its own. Generate it at any rate: the load is rescaled to
-    # each simulated rate later.
+    # A load from flags has no rate of its own. Generate it at any rate, because it is later
+    # rescaled to each simulated rate.
     drawn_at = 1.0 if rate_per_s is None and load.path is None else rate_per_s
     seeds = [load.seed, *((load.seed or 0) + 1000 + i for i in range(1, _DRAWS))]
     draws = [load.draw(drawn_at, seed) for seed in seeds]

@@ -11,11 +11,12 @@ from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import guessed_rate_per_s
 
-#: Assumed relative error of a screened maximum rate. A candidate is still evaluated if, within this
-#: error, it may be as cheap as the cheapest.
+#: Assumed relative error of a screened maximum rate. A candidate is evaluated further if, within
+#: this error, it may be as cheap as the cheapest.
 _SCREENING_ERROR = 0.2
 
-#: Expense of a fleet: (whether only other GPUs have a price; price per hour or number of GPUs).
+#: Cost of a fleet, for sorting: (whether only other GPUs have a price; price per hour or number of
+#: GPUs).
 Expense = tuple[bool, float]
 
 
@@ -31,7 +32,8 @@ def screening_order(
         groups: Candidates of each hardware configuration.
         problem: Load and prices.
     """
-    # One candidate stands for all of the same hardware, because their guessed rates hardly differ.
+    # One candidate represents all candidates with the same hardware, because their estimated rates
+    # hardly differ.
     guesses = [
         _expense(group[0], guessed_rate_per_s(group[0], problem), problem, whole=False)
         for group in groups

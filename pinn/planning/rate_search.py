@@ -5,20 +5,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-#: Relative distance between a passing and a failing request rate at which a search ends.
+#: Relative distance between a passing and a failing request rate at which the search ends.
 WIDTH = 0.01
-#: Range of a search: the result is 0 if rates fail down to this share of the first guess, and no
-#: failing rate is found if rates pass up to the first guess divided by this share.
+#: Range of a search, relative to the first guess. The result is 0 if all rates down to this share
+#: of the guess fail. No failing rate is found if all rates up to the guess divided by this share
+#: pass.
 _LEAST_SHARE = 1e-3
 _MOST_STRIDE = 4.0
 _MOST_STEPS = 60
-#: Relative distances from a pass/fail threshold at which rates are tried, to check that there is
+#: Relative distances from the pass/fail threshold at which rates are tried, to verify that there is
 #: only one threshold.
 _BESIDE = (0.01, 0.02, 0.03)
-#: Relative distance of neighbouring rates of the geometric grid in ``settled_rate``.
+#: Relative distance between neighbouring rates of the geometric grid in ``settled_rate``.
 _RUNG = 0.002
-#: Number of consecutive rates (15, a range of 3 %) that must pass to end the grid downwards, or
-#: fail to end it upwards; and maximum number of rates in each direction.
+#: Number of consecutive rates (15, a range of 3 %) that must pass to end the search downwards on
+#: the grid, or fail to end it upwards; and maximum number of rates in each direction.
 _CLEAR_RUNGS, _MOST_RUNGS = 15, 500
 
 

@@ -27,7 +27,7 @@ from pinn.planning.search_extent import counts, unfinished
 from pinn.simulator.slo import LimitOutcome, parse_slo
 from pinn.surrogate.uncertainty.quantiles import LEVEL
 
-#: Maximum number of rows in a terminal if one GPU type was requested; the files have all rows.
+#: Maximum number of rows in a terminal if one GPU type was requested; the files contain all rows.
 _ROWS = 3
 
 
@@ -150,7 +150,7 @@ def _chance(choice: Choice) -> str:
     if choice.chance is None:
         return "-"
     # The probability is a share of 20 equally likely errors, of which the largest represents the
-    # worst 5 %. Even if all 20 meet the SLO, 100 % would therefore claim too much.
+    # worst 5 %. Even if all 20 meet the SLO, 100 % would be an overstatement.
     share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
     return share + (" safe" if choice.safe else "")
 
@@ -181,7 +181,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     return lines
 
 
-#: Descriptions with which a sentence begins, by routing rule.
+#: Descriptions that begin a sentence, by routing policy.
 _ROUTED = {
     RANDOM: "With random routing (Kubernetes Service)",
     ROUND_ROBIN: "With round-robin routing",
@@ -329,8 +329,8 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     ]
 
 
-#: Columns of plan.csv that are fields of ``Choice``: those before the columns of flags, and those
-#: after.
+#: Columns of plan.csv that are fields of ``Choice``: those before and those after the columns of
+#: flags.
 _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
                   "cost_per_million_output_tokens", "replicas", "engine", "gpu",
                   "gpus_per_replica")  # fmt: skip
@@ -339,7 +339,7 @@ _LAST_COLUMNS = ("limited_by", "fails_first", "chance", "safe", "serve_command",
 
 def _row(place: int, c: Choice) -> dict[str, object]:
     low, high = c.fleet_rate.interval_per_s or (None, None)
-    # Without the rates of further seeds, which time may not have allowed, there is no range.
+    # There is no range without rates for further seeds, which may be missing for lack of time.
     seeds = c.highest_rate.seeds_per_s if len(c.highest_rate.seeds_per_s) > 1 else ()
     return {
         "rank": place,

@@ -35,8 +35,8 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import step_time
 
-#: Multiple, in tokens, to which lengths are rounded down, so that step times are computed for only
-#: a few different lengths.
+#: Lengths are rounded down to a multiple of this number of tokens, so that step times are computed
+#: for only a few different lengths.
 _GRAIN_TOKENS = 64
 
 
@@ -102,8 +102,9 @@ def least_excess(
     """
     means = [limit for limit in slo.on_gaps if limit.name == "mean"]
     lone = least_latencies_s(workload, latency, prompts)
-    # A single ITL has no lower bound, as a token may be streamed late and the next one on time. But
-    # the sum of a request's ITLs includes all its steps, so limits on mean ITL have one.
+    # A single ITL has no lower bound, because a token may be streamed late and the next one on
+    # time. The sum of a request's ITLs includes all its steps, so limits on mean ITL have a lower
+    # bound.
     weights = np.maximum(workload.output_tokens - 1, 0)
     some = weights > 0
     gaps = (lone["tpot"][some], weights[some])
@@ -168,7 +169,7 @@ def guessed_rates_per_s(
         prompt_s = prompt_s + latency.encoder.seconds(latency.encoder.media.count)
     drafts = recipe.speculation
     token_s = decode_s / (1.0 if drafts is None else drafts.tokens_per_step)
-    # Data-parallel ranks of a replica run in parallel, and so do pipeline stages on different
+    # A replica's data-parallel ranks run in parallel, and so do its pipeline stages, on different
     # batches.
     side_by_side = recipe.data_parallel_size * recipe.pipeline_parallel_size
     rate = side_by_side / (output * token_s / batch + prompt_s)
@@ -189,19 +190,21 @@ def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> 
     return np.unique(np.geomspace(1, max(most, 1), 24).round())
 
 
-#: Number of requests of a screening run.
+#: Number of requests in a screening simulation.
 _REQUESTS = 1000
-#: Maximum relative distance of a candidate's screened rate from the best rate on the same hardware
-#: at which the candidate is kept.
+#: A candidate is kept if its screened rate is at most this relative distance below the best rate on
+#: the same hardware.
 _MARGIN = 0.04
-#: Relative distance of the passing and failing rates at which a bisection in screening ends.
+#: Relative distance between the passing and the failing rate at which a bisection in screening
+#: ends.
 _WIDTH = 0.02
-#: Upper bound of a screened rate, relative to the guessed rate at which a replica is always busy.
+#: Upper bound of a screened rate, relative to the estimated rate at which a replica is always busy.
 _MOST_GUESSED = 2.0
-#: Rates of the frontier's points, relative to the guessed rate at which a replica is always busy.
+#: Rates at the points of a frontier, relative to the estimated rate at which a replica is always
+#: busy.
 _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
-#: Minimum number of requests of a frontier's point. Lower rates get fewer requests, so that all
-#: rates have about equal durations. With equal numbers, most simulated steps would be at low rates.
+#: Minimum number of requests at a point of a frontier. Lower rates get fewer requests, so that all
+#: rates have similar durations. With equal numbers, most simulated steps would be at low rates.
 _LEAST_REQUESTS = 200
 
 
@@ -321,10 +324,11 @@ def _screened_rate(trials: Trials, best: float, near: float) -> float:
     if best > 0:
         if trials.excess(near) > 1:
             return 0.0
-        # ``near`` passes, so the candidate is kept. Search its rate only if it exceeds the best.
+        # ``near`` passes, so the candidate is kept. Search for its rate only if it exceeds the best
+        # rate.
         return max(_highest(trials, best, stride=1 + _MARGIN, best=best), near)
     most, guess = _guesses(trials.candidate, trials.load.workload, trials.slo)
-    # If the few requests of a screening can all run at once, every rate passes, so bound the rate.
+    # If a screening's few requests can all run at once, every rate passes, so bound the rate.
     return min(_highest(trials, guess), _MOST_GUESSED * most)
 
 
@@ -353,9 +357,9 @@ def _guesses(candidate: Candidate, load: Workload, slo: Slo | None) -> tuple[flo
     return most, held
 
 
-#: Share of a guessed rate that remains for each doubling of data-parallel ranks, and of pipeline
-#: stages, since these share a load unevenly. The values are medians of screened over guessed rates
-#: of gpt-oss-120b on A100, H100, H200, B200 and L40S. They affect only the order of a search.
+#: Factor on an estimated rate for each doubling of data-parallel ranks, and of pipeline stages,
+#: which share a load unevenly. The values are medians of screened over estimated rates of
+#: gpt-oss-120b on A100, H100, H200, B200 and L40S. They affect only the order of a search.
 _LEFT_PER_DOUBLED_RANKS, _LEFT_PER_DOUBLED_STAGES = 0.82, 0.73
 
 

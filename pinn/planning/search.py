@@ -37,13 +37,13 @@ from pinn.planning.search_steps import (
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
 #: Share of the time budget after which the remaining time is used only to estimate the certainty of
-#: rows; and share after which no further round of screening and sizing begins. A round sends all
-#: remaining tasks to the workers.
+#: recommendations; and share after which no further round of screening and sizing begins. A round
+#: sends all remaining tasks to the workers.
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the remaining search time that a round spends on screening.
 _SCREENING_SHARE = 0.6
 
-#: Name of the time before the first step of a search, in ``Search.spent_s``.
+#: Name, in ``Search.spent_s``, of the time before the first step of a search.
 START_UP = "start-up"
 
 _LOG = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ class Search:
                 self._make_rows(self.workers.count)
             first = []
             _LOG.info("%s", self._status())
-            if rounds.is_over and not self.fleets:  # without fleets, spend all time on the search
+            if rounds.is_over and not self.fleets:  # without fleets, use all time for the search
                 budget = rounds = self.budget
             if rounds.is_over or not self.untried:
                 break

@@ -5,7 +5,7 @@ import math
 from pinn.common.numbers import amount
 from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Plan
 
-#: Time in seconds beyond the time budget up to which no reason is stated.
+#: No reason is stated if the search exceeds its time budget by at most this many seconds.
 _SMALL_EXCESS_S = 1.0
 
 

@@ -14,7 +14,7 @@ from pinn.planning.trials import Trials
 Given = TypeVar("Given")
 Result = TypeVar("Result")
 
-#: Number of requests of the simulation with which a worker process starts.
+#: Number of requests in the simulation that warms up a worker process.
 _WARM_UP_REQUESTS = 2
 
 

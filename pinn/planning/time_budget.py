@@ -65,5 +65,5 @@ class TimeBudget:
         return replace(self, end_s=self.clock() + share * self.left_s)
 
 
-#: Budget that never ends.
+#: Time budget without a limit.
 UNLIMITED = TimeBudget()

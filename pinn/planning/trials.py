@@ -25,11 +25,12 @@ from pinn.simulator.statistics import statistic
 from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
 
-#: Share of the load's duration after which batches are full, so that throughput can be measured.
+#: Share of the load's duration after which batches are assumed to be full, so that throughput can
+#: be measured.
 _WARM_SHARE = 0.2
-#: Time that the last answers may be late if a server still counts as keeping up with its load, as a
-#: share of the load's duration. They are late if they arrive after the last request by more than
-#: the longest E2E latency of the first requests.
+#: Maximum lateness of the last responses for a server to count as keeping up with its load, as a
+#: share of the load's duration. Responses are late if they arrive after the last request by more
+#: than the longest E2E latency of the first requests.
 _DRAIN_SHARE = 0.05
 
 
@@ -121,7 +122,7 @@ class ErrorScenario:
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
     """Return the engine settings for a routing rule; only prefix-aware routing has weights."""
-    if router not in ROUTERS:  # the rule is of a single replica's own load balancer
+    if router not in ROUTERS:  # the policy is that of a single replica's own load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""
     return {"router": router, "router_weights": weights}

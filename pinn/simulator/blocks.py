@@ -101,9 +101,9 @@ def _put(event: Event, moment_s: float, r: int) -> None:
 # The pool of KV cache blocks: allocation, prefix cache, eviction.
 #
 # Mirrors ``vllm/v1/core/block_pool.py`` and ``FullAttentionManager`` of
-# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here; two keys are
-# equal if vLLM's chained hashes would be equal. In models with windowed layers a request also has
-# blocks without keys. Only the full-attention group determines prefix hits in these models.
+# ``single_type_kv_cache_manager.py``. A block's hash is an integer key here; two keys are equal if
+# vLLM's chained hashes would be equal. In models with windowed layers, a request also has blocks
+# without keys, and only the full-attention group determines prefix hits.
 
 
 def blocks_for(engine: Engine, tokens: int) -> int:

@@ -20,9 +20,9 @@ from pinn.simulator.state import (
     Server,
 )
 
-# Numbering of data-parallel replicas and API servers. A simulation may have several copies of a
-# deployment; the replicas of the first copy come first. If the replicas of a copy share experts,
-# they step together as one group; otherwise each replica is a group of its own.
+# Numbering of data-parallel replicas and API servers. A simulation may have several servers; the
+# replicas of the first server come first. If the replicas of a server share experts, they step
+# together as one group; otherwise each replica is its own group.
 
 
 def group_of(engine: Engine, replica: int) -> int:
@@ -62,8 +62,8 @@ def server_of(engine: Engine, r: int) -> Server:
 # ``vllm/entrypoints/openai/api_server.py`` and ``vllm/v1/engine/async_llm.py``, which run in one
 # process under one interpreter lock. One type of task parses and tokenizes a request
 # (``AsyncLLM.add_request``), the other sends the tokens of a step (``output_handler``). Tasks run
-# in order of arrival. With several processes (``--api-server-count``) the requests are distributed
-# in turn; the operating system's actual choice is not modelled.
+# in order of arrival. With several processes (``--api-server-count``), requests are distributed
+# round-robin; the operating system's actual choice is not modelled.
 
 
 def take_in(engine: Engine, r: int, work_s: float) -> float:
@@ -102,11 +102,12 @@ def _begin(server: Server, now: float) -> None:
     server.came_s = now
 
 
-# Delayed prompts: while requests decode, new prompts wait, so that one step computes several.
+# Delayed prompts: while requests decode, new prompts wait, so that one step computes several
+# prompts.
 #
 # For TensorRT-LLM, mirrors ``_waiting_requests`` of ``tensorrt_llm/_torch/pyexecutor/
-# py_executor.py``, and under attention data parallelism ``_balance_adp_requests`` (both written
-# from memory). For SGLang, mirrors ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23, which
+# py_executor.py``, and under attention data parallelism ``_balance_adp_requests`` (neither verified
+# in the source). For SGLang, mirrors ``sglang/srt/managers/prefill_delayer.py`` of 0.5.23, which
 # delays prompts if only some ranks have one. Its cache watermark and its waits for a free batch or
 # a longer queue are not modelled. Unlike in SGLang, a prompt that waits for KV blocks counts as
 # runnable. Ranks of a dense model are not in lockstep, so no rank waits for another.
@@ -183,8 +184,8 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 #
 # Draft tokens are accepted up to the first that the model would not generate. Later draft tokens
 # count as not computed (``vllm/v1/core/sched/scheduler.py: Scheduler.update_from_output``). The
-# random number of each acceptance depends only on the request and the position in its output, so
-# that compared runs use the same numbers.
+# random number for each acceptance depends only on the request and the position in its output, so
+# that compared runs use the same random numbers.
 
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
@@ -212,7 +213,7 @@ def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
     return 1 + accepted
 
 
-# Clients: times at which requests are sent, their replicas, and client timeouts.
+# Clients: send times of requests, choice of replicas, and client timeouts.
 
 
 def next_send_s(engine: Engine) -> float:
@@ -264,7 +265,7 @@ def send(engine: Engine, moment: float) -> int:
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
-        # Requests that another engine, such as the prefill pool, hands over keep their order.
+        # Requests handed over by another engine, such as the prefill pool, keep their order.
         r = pop_ending(engine)
     elif counters.due > 0 and engine.due[0].moment_s <= moment:
         r = blocks.pop_heap(engine.due, counters.due)
@@ -413,7 +414,7 @@ def update_from_output(
         if sampled == 0 or request.status == TIMED_OUT or request.status == FINISHED:
             continue
         if config.prefill_first and request.status == PREEMPTED:
-            # SGLang drops the sampled tokens of a request that it has retracted.
+            # SGLang drops the sampled tokens of a retracted request.
             request.placeholders -= sampled
             continue
         server = server_of(engine, r)
@@ -422,19 +423,19 @@ def update_from_output(
         if config.asynchronous and not stale:
             request.placeholders -= sampled
         ends = request.generated == request.output
-        # SGLang's radix tree adds prompts when they are computed, and outputs when their requests
+        # SGLang's radix tree adds prompts once they are computed, and outputs once their requests
         # end.
         in_tree = ends or batch.prompts > 0
         findable = in_tree if config.prefill_first else config.asynchronous > 0
         if findable and request.status == RUNNING:
-            # In SGLang, an ended request also caches the token that a step in flight computes.
+            # In SGLang, a finished request also caches the token computed by a step in flight.
             in_flight = 0 if config.prefill_first and ends else request.placeholders
             known = request.prompt + request.generated
             # Draft tokens planned beyond the last output token have no keys in the prefix cache.
             if config.tier != BY_NODE:
                 known = min(request.computed - in_flight, known)
                 blocks.key_blocks(engine, replica, request, known)
-            elif not ends:  # ``_finish`` makes this call for ended requests
+            elif not ends:  # for ended requests, ``_finish`` makes this call
                 host_link.leave(engine, replica, r)
         if ends:
             finished += request.status == RUNNING

@@ -72,14 +72,14 @@ def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
             jitted.compile(types)
     finally:
         if enabled:
-            # Move the objects that the compiler made to the oldest generation, so that most
-            # garbage collections skip them.
+            # Move the compiler's objects to the oldest generation, so that most garbage collections
+            # skip them.
             gc.freeze()
             gc.unfreeze()
             gc.enable()
 
 
-#: numba's options for functions that only compiled functions call.
+#: Options of numba for functions that only compiled functions call.
 _INNER: Any = {"nogil": True, "error_model": "numpy"}
 #: Decorator for functions that compiled functions call; Python calls them uncompiled.
 inner = register_jitable(**_INNER)

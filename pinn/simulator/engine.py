@@ -44,9 +44,9 @@ class Config:
     asynchronous: I8
     pipeline_parallel_size: I8
     least_loaded: I8
-    router: I8  # routing rule, or ``NO_ROUTER``
+    router: I8  # routing policy, or ``NO_ROUTER``
     first_copy: I8  # index, within the fleet, of the engine's first server
-    router_interval_s: F8  # interval in seconds between updates of the router's view of the copies
+    router_interval_s: F8  # interval in seconds between updates of the router's view of the servers
     prefix_weight: F8
     queue_weight: F8
     usage_weight: F8
@@ -54,9 +54,9 @@ class Config:
     concurrency: I8
     stages_wait: I8
     max_seqs: I8  # maximum number of requests in a batch
-    blocks: I8  # number of KV blocks of one replica that a run can use at most
+    blocks: I8  # maximum number of KV blocks of one replica that a run can use
     row: I8  # length of a row of the block table, in blocks
-    # Rules of the scheduler, described in ``pinn.engines.recipe``.
+    # Settings of the scheduler, described in ``pinn.engines.recipe``.
     whole_prompts: I8
     uncached_first: I8
     cuts_lone_prompts: I8
@@ -67,21 +67,21 @@ class Config:
     prompt_wait_steps: I8
     prompt_wait_tokens: I8
     one_batch: I8  # 1 if a request is in at most one batch in flight
-    stagger: I8  # minimum scheduler calls from one decode of a request to the next; 0 for no limit
+    stagger: I8  # minimum scheduler calls between two decodes of a request; 0 for no limit
     foresees_ends: I8  # 1 if SGLang's scheduler knows output lengths in advance
     prefill_first: I8  # 1 if prompts run in steps without decodes
-    prompt_budget: I8  # number of prompt tokens at which a prefill step accepts no further request
-    reserves: I8  # 1 to admit a request only if its whole output fits the KV cache
+    prompt_budget: I8  # prompt tokens from which a prefill step accepts no further request
+    reserves: I8  # 1 to admit a request only if its whole output fits in the KV cache
     waits_for_all: I8  # 1 if prompts wait until every replica has a prompt
     shares_experts: I8  # 1 if the replicas of a group share experts
     pads_eager_ranks: I8
-    graph_tokens: I8  # number of tokens of the largest CUDA graph; 0 without CUDA graphs
-    graph_requests: I8  # number of requests of the largest decode-only CUDA graph; 0 if none
+    graph_tokens: I8  # size of the largest CUDA graph in tokens; 0 without CUDA graphs
+    graph_requests: I8  # size of the largest decode-only CUDA graph in requests; 0 if none
     drafts: I8  # number of draft tokens that each decode verifies
     lookahead: I8  # number of future draft tokens for which a request reserves KV blocks
     depth: I8  # maximum number of batches in flight
     one_process: I8  # 1 if engine and API server share one process
-    keeps_batches: I8  # 1 to keep each request's tokens of a batch, for latency models that need it
+    keeps_batches: I8  # 1 to record each request's tokens in a batch, for some latency models
     role: I8  # role in disaggregated prefill/decode (constants in ``pinn.simulator.state``)
     gpu_cache_tokens: F8
     warmup_requests: I8  # number of requests sent before the measurement begins
@@ -117,12 +117,12 @@ class Config:
     n_columns: I8
     step_rows: I8
     gap_rows: I8
-    n_copies: I8  # number of copies of the deployment behind one load balancer
+    n_copies: I8  # number of servers behind one load balancer
     n_sources: I8  # number of prefill workers that send KV to this engine
-    n_keys: I8  # number of block keys of all requests together
+    n_keys: I8  # total number of block keys of all requests
     n_watched: I8  # number of distinct block keys that a router with a delayed view tracks
     n_block_ids: I8  # number of KV blocks of a replica, plus 1 for the sentinel of the free list
-    n_graphs: I8  # number of entries of the table of CUDA graph sizes
+    n_graphs: I8  # number of entries in the table of CUDA graph sizes
     n_guesses: I8  # maximum number of requests that an admission check considers
     n_tier: I8  # length of a second KV tier's array: chunks, ARC's ghost entries and list ends
     n_tier_keys: I8
@@ -139,23 +139,23 @@ class Counters:
     """Counters and times of a simulated engine that change during a run."""
 
     open_stage: I8
-    routed: I8  # number of requests that a router has forwarded
-    endings: I8  # number of events in the heap of the times when requests end
+    routed: I8  # number of requests that the router has forwarded
+    endings: I8  # number of events in the heap of request end times
     deadlines: I8  # number of events in the heap of client timeouts
-    due: I8  # number of events in the heap of next turns of conversations
+    due: I8  # number of events in the heap of conversations' next turns
     all_sent: I8
     next: I8  # index of the next request to send
-    sent: I8  # number of requests whose clients still wait, under a concurrency limit
-    unresolved: I8  # number of unfinished requests of the open load stage
-    n_steps: I8  # number of filled rows of the step records
+    sent: I8  # number of requests whose clients are still waiting, under a concurrency limit
+    unresolved: I8  # number of unfinished requests in the current load stage
+    n_steps: I8  # number of filled rows in the step records
     n_gaps: I8
     n_transfers: I8
     progress: I8  # number of decodes with tokens and of ended requests, to detect a stuck engine
     leaving: I8  # number of requests to hand over to another engine, such as the other pool of P/D
     opened_s: F8
     stage_end_s: F8
-    looked_s: F8  # time of the router's last update of its view, in seconds
-    look_s: F8  # time of the router's next update of its view, in seconds
+    looked_s: F8  # time in seconds when the router last updated its view
+    look_s: F8  # time in seconds when the router next updates its view
     bad_step_s: F8
 
 
@@ -189,23 +189,23 @@ class Engine(NamedTuple):
     table: Annotated[Int[np.ndarray, "n_replicas slots row"], np.int32]
     slot_stack: Annotated[Int[np.ndarray, "n_replicas slots"], np.int32]
     cache: Annotated[Records[state.Block], state.Block, "n_replicas", "n_block_ids"]
-    # for each replica and block key: index of the first KV block with the key, 0 if there is none
+    # index of the first KV block with a block key, for each replica and key; 0 if there is none
     holder: Annotated[Int[np.ndarray, "n_replicas n_distinct_keys"], np.int32]
     # time in seconds when a block key last entered or left a replica's prefix cache
     key_s: Annotated[Float[np.ndarray, "n_replicas n_watched"], np.float64]
     batches: Annotated[Records[state.Batch], state.Batch, "n_replicas", "depth"]
     batch_end_s: Annotated[Float[np.ndarray, "n_groups depth"], np.float64]
     entries: Annotated[Records[state.Entry], state.Entry, "n_replicas", "depth", "max_seqs"]
-    # batch size after padding to a CUDA graph, for each number of decodes
+    # batch size after padding to a CUDA graph, by number of decodes
     graph_size: Annotated[Int[np.ndarray, " n_graphs"], np.int64]
     # probability that at least 1, 2, ... draft tokens are accepted
     chances: Annotated[Float[np.ndarray, " n_chances"], np.float64]
     guesses: Annotated[Records[state.Guess], state.Guess, "n_guesses"]
-    # heap of requests, ordered by the time when a client sees its request end
+    # heap of requests, ordered by when their clients see them end
     endings: Annotated[Records[state.Event], state.Event, "n_requests"]
-    # heap of requests, ordered by the time when their clients disconnect
+    # heap of requests, ordered by when their clients disconnect
     deadlines: Annotated[Records[state.Event], state.Event, "n_requests"]
-    # heap of the next requests of conversations, ordered by the time when they are sent
+    # heap of conversations' next requests, ordered by when they are sent
     due: Annotated[Records[state.Event], state.Event, "n_requests"]
     leaving: Annotated[Records[state.Event], state.Event, "n_requests"]
     tier: Annotated[Records[state.Chunk], state.Chunk, "n_replicas", "n_tier"]
@@ -278,11 +278,12 @@ def offsets(record: np.dtype[Any]) -> dict[str, int]:
 
 # Construction of an engine before its first request: settings, idle replicas, empty queues.
 
-#: Fields of ``Replica`` that count stored chunks, evicted chunks and skipped stores of a KV tier.
+#: Fields of ``Replica`` with numbers of stored chunks, evicted chunks and skipped stores of a KV
+#: tier.
 TIER_COUNTS = ("stored_chunks", "evicted_chunks", "full_stores")
 _STEP_ROWS = 1 << 16
-#: Arrays that need no initial zeros, because each row is written before it is read. Setting these
-#: arrays to zero would take as long as a short run.
+#: Arrays that are not initialized to zero, because each row is written before it is read. Zeroing
+#: them would take as long as a short run.
 _RECORDED = {"steps", "gaps", "transfers"}
 
 
@@ -338,10 +339,10 @@ def new_engine(
     return engine
 
 
-#: Number of a radix tree's nodes that own no block: node 0 (no node), the root, and a spare for
-#: splits.
+#: Number of a radix tree's nodes that own no block: node 0 (no node), the root, and a spare node
+#: for splits.
 _NODES_BESIDE = 3
-#: Maximum number of KV transfers to or from host memory in flight; further stores are skipped.
+#: Maximum number of KV transfers in flight to or from host memory; further stores are skipped.
 _MOST_JOBS = 1 << 16
 
 
@@ -401,7 +402,7 @@ def _make_tier(engine: Engine) -> None:
 def _make_tree(engine: Engine) -> None:
     """Initialize a radix tree, whose only node is the root; the root is always locked."""
     config = engine.config
-    # The lowest node numbers are used first, so that few pages of memory are touched.
+    # Use the lowest node numbers first, so that few memory pages are touched.
     engine.node_stack[:] = np.arange(config.n_nodes)[::-1]
     engine.replicas["free_nodes"][:] = config.n_nodes - 2
     engine.replicas["unused"][:] = config.blocks

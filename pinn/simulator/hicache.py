@@ -13,7 +13,7 @@ from pinn.simulator.engine import Engine
 from pinn.simulator.radix_tree import GPU, HOST, ROOT
 from pinn.simulator.state import DONE, LOAD, MOVING, STORE
 
-#: Minimum length of a hit in host memory that is loaded, in tokens (``load_back_threshold``).
+#: Minimum length, in tokens, of a hit in host memory for it to be loaded (``load_back_threshold``).
 #: Shorter hits are recomputed.
 LEAST_LOADED = 10
 
@@ -158,7 +158,7 @@ def _write_back(engine: Engine, replica: int, n: int) -> None:
         tree.note_double(engine, replica, n)
     else:
         hicache_link.begin(engine, replica, STORE, engine.replicas[replica].heard_s)
-        # The host copy must not be evicted before the store has ended.
+        # The host copy must not be evicted before the store has completed.
         engine.nodes[replica, n].held = 1
     tree.leave_gpu(engine, replica, n)
 

@@ -22,16 +22,16 @@ from pinn.surrogate.encoder_time import EncoderTime, step_encoder_seconds
 from pinn.surrogate.request_features import PHASES, REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# Request features in compiled code, for one request at a time. ``pinn.surrogate.request_features``
-# defines these features; a test compares the compiled code with these definitions.
+# Request features in compiled code, for one request at a time. A test compares them with their
+# definitions in ``pinn.surrogate.request_features``.
 
 
 #: Quantities that multiply request coefficients: 1, or the number of prompt tokens. The last part
-#: of a request feature's name states its quantity.
+#: of a request feature's name states which.
 REQUEST_VALUES = ("constant", "prompt_token")
 
 ARRIVAL, SCHEDULE, FIRST_TOKEN, OUTPUT_TOKEN, COMPLETION, PREEMPTION = range(len(PHASES))
-#: Phases whose features may not depend on the request (``output_token_processing_time`` takes no
+#: Phases whose features cannot depend on the request (``output_token_processing_time`` takes no
 #: argument).
 _FIXED_PHASES = ("output_token", "completion")
 
@@ -62,7 +62,7 @@ def request_coefficients(
 
 # Step features in compiled code, for one batch at a time. ``pinn.surrogate.step_features`` defines
 # these features, and ``step_formulas`` repeats them for compiled code. A test compares the two for
-# random batches and models. ``step_coefficients`` refuses features that ``step_formulas`` lacks.
+# random batches and models. ``step_coefficients`` rejects features that ``step_formulas`` lacks.
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
@@ -131,9 +131,9 @@ def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
     return context, near
 
 
-# Hooks through which the loop calls the latency model. Each hook is a plain function for any Python
-# object with the methods of ``LatencyModel``. Under ``numba.extending.overload`` each hook also has
-# a compiled version for the coefficients of
+# Hooks through which the event loop calls the latency model. Each hook is a plain function for any
+# Python object with the methods of ``LatencyModel``. By ``numba.extending.overload``, each hook
+# also has a compiled version for the coefficients from
 # ``pinn.simulator.linear_latency.LinearLatency.compile``.
 
 
@@ -175,7 +175,7 @@ def schedule_apart_if(
     schedule_apart(engine, replica)
 
 
-#: Methods of the latency model that are called when a phase begins, by phase of a request.
+#: Methods of the latency model that are called when a phase of a request begins, by phase.
 _METHODS = {
     ARRIVAL: "queueing_time",
     SCHEDULE: "scheduling_processing_time",
@@ -258,7 +258,7 @@ def speculative_seconds(
 
 # Encoder time in compiled code, as defined in ``pinn.surrogate.encoder_time``.
 
-#: Functions unwrapped from runtime type checks, because compiled code cannot run the checks.
+#: Functions without their runtime type checks, which compiled code cannot run.
 _items_begun = inner(unwrap(items_begun))
 _step_seconds = inner(unwrap(step_encoder_seconds))
 

@@ -32,7 +32,7 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-# Transfer jobs between GPU and host, from planning until the scheduler learns of their end.
+# Transfer jobs between GPU and host, from planning until the scheduler learns that they have ended.
 
 
 def add_job(
@@ -233,7 +233,7 @@ def complete(
             engine.replicas[replica].idle_chunks += 1
 
 
-# Release of the KV blocks of ended requests, at once or after transfers and batches.
+# Release of the KV blocks of ended requests, immediately or after transfers and batches.
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:

@@ -20,10 +20,11 @@ from pinn.simulator.simulate import Job, map_runs
 from pinn.simulator.statistics import run_statistics
 from pinn.surrogate.encoder_time import HALF_WIDTH
 
-#: Log change of the step time, up and down, by which :func:`gains` estimates metrics' changes.
+#: Log change of the step time, up and down, from which :func:`gains` estimates the changes of
+#: metrics.
 NUDGE = math.log(1.1)
 
-#: Means of a run, in any unit of time, by metric name.
+#: Means of a run's latencies, in any unit of time, by metric name.
 Figures = dict[str, float]
 
 
@@ -92,7 +93,7 @@ def figure_ends(
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
     (low, high), ttft = found["ttft"], value["ttft"]
     wider = min(low, ttft * math.exp(-ttft_half)), max(high, ttft * math.exp(ttft_half))
-    # If the upper end of TTFT is infinite, the upper end of E2E is infinite already.
+    # If the upper end of TTFT is infinite, that of E2E is already infinite.
     beyond = wider[1] - high if math.isfinite(high) else 0.0
     shortest, longest = found["e2e"]
     # E2E moves with TTFT, because no answer ends before its first token; ITL does not change.
@@ -126,9 +127,9 @@ def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figure
     return {name: max(float(np.log(slow[name] / fast[name])) / (2 * NUDGE), 0.0) for name in value}
 
 
-#: Latencies that have an interval of a statistic, by statistic.
+#: Latencies with an interval, by statistic.
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
-#: Metrics that are rates, which fall when times rise.
+#: Metrics that are rates, which decrease when times increase.
 _RATES = ("responses_per_sec", "tokens_per_sec")
 _UNSERVED = "unserved"
 

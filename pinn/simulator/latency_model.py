@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from pinn.specs.batch import Batch
 
-# Methods that a simulator calls on a latency model, and the use of each result.
+# Methods that the simulator calls on a latency model, and how it uses each result.
 #
 # A request's E2E latency, as its client sees it, is the sum of
 #
@@ -29,7 +29,7 @@ from pinn.specs.batch import Batch
 # Data-parallel ranks that share experts step together. For such ranks a latency model may have
 # ``shared_step_time(prompts, decodes, prompt_tokens)``, for the mean rank's work, and
 # ``own_step_time(batch, shared_s)``. With both methods, a step of the ranks lasts as long as the
-# longest ``own_step_time``, otherwise as long as the longest ``step_time``.
+# longest ``own_step_time``; otherwise as long as the longest ``step_time``.
 
 
 @runtime_checkable

@@ -147,7 +147,7 @@ class LinearLatency:
 # Latency models written in Python, for the uncompiled loop.
 
 _NEEDED = ("step_time", "queueing_time", "output_token_processing_time")
-#: Methods that a user's latency model may lack; the time of a missing method is 0 s.
+#: Optional methods of a user's latency model; the time of a missing method is 0 s.
 _OPTIONAL = (
     "scheduling_processing_time",
     "preemption_processing_time",
@@ -176,9 +176,8 @@ def complete_latency(model: object) -> LatencyModel:
     return cast(LatencyModel, SimpleNamespace(**methods))
 
 
-# Coefficients of a deployment for a simulation, from a file or from a checkpoint. Coefficients
-# predicted by a checkpoint are cached on disk, because loading the network takes longer than the
-# simulation.
+# A deployment's coefficients for a simulation, from a file or a checkpoint. Coefficients predicted
+# by a checkpoint are cached on disk, because loading the network takes longer than the simulation.
 
 
 def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:

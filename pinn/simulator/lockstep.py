@@ -25,7 +25,8 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Config, Engine
 from pinn.simulator.state import PADDING
 
-#: Batch sums that ranks share: prompts, decodes and prompt tokens (``state.SHARED_SUMS``).
+#: Indices of the batch sums that ranks share: prompts, decodes and prompt tokens
+#: (``state.SHARED_SUMS``).
 _PROMPTS, _DECODES, _PROMPT_TOKENS = range(3)
 
 
@@ -80,7 +81,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 #
 # Sources: ``vllm/v1/core/sched/scheduler.py: Scheduler.schedule`` and ``vllm/v1/engine/core.py:
 # DPEngineCoreProc._should_throttle_prefills`` of 0.24.0 to 0.33.0. Ranks in lockstep count steps
-# together; a single engine counts the steps since its last prompts.
+# together; a single engine counts the steps since its last step with prompts.
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:

@@ -25,7 +25,7 @@ from pinn.simulator.state import (
     WAITING,
 )
 
-# Event loop of an engine: requests are sent, batches start and batches end.
+# Event loop of an engine: it sends requests, and starts and ends batches.
 #
 # Mirrors the busy loop of ``vllm/v1/engine/core.py``: drain the input queue, ``step`` or
 # ``step_with_batch_queue``, hand out outputs. With asynchronous scheduling (the default) up to two
@@ -72,8 +72,7 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
             tokens, waits = 0, prompts_wait(engine, group)
             for replica in replicas_of(engine, group):
                 tokens += schedule(latency, engine, replica, waits)
-            # Delays of requests that were just preempted are charged even if the batch has no
-            # tokens.
+            # Delays of requests that were just preempted count even if the batch has no tokens.
             _charge_requests(latency, engine, group)
             if tokens == 0:
                 if engine.config.tier > 0 and _launch_transfers(engine, group):
@@ -122,7 +121,7 @@ def _charge_requests(latency: LatencyModel, engine: Engine, group: int) -> None:
         for i in range(state.preempted):
             r = engine.preempted[replica, i]
             request = engine.requests[r]
-            # Only the client sees this delay: the gap to the request's next token grows.
+            # Only the client sees this delay: it lengthens the gap before the request's next token.
             seconds = hooks.request_seconds(latency, engine, r, hooks.PREEMPTION)
             request.preemption_s += seconds
             request.recomputed_tokens += request.prompt + request.generated

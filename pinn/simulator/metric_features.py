@@ -15,12 +15,12 @@ from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES, phase_mask, request_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
-# Metrics of a load stage as clients report them, and the requests that determine each metric.
+# Metrics of a load stage as reported by clients, and the requests that determine each metric.
 
-#: Name that selects the whole run instead of one stage.
+#: Name that selects the whole run instead of a stage.
 WHOLE_RUN = "all"
 
-#: A percentile is represented by the requests within this many percentage points around it.
+#: A percentile is represented by the requests within this many percentage points of it.
 _BAND_PERCENT = 0.5
 
 
@@ -66,7 +66,7 @@ def figure_requests(run: Run, stage: str, figure: str) -> Bool[np.ndarray, " req
     around = mine & (seconds >= low) & (seconds <= high)
     if around.any():
         return around
-    # If no request is within the band, the two requests next to the percentile are used.
+    # If no request is within the band, use the two requests closest to the percentile.
     low = np.percentile(seconds[mine], band[0], method="lower")
     high = np.percentile(seconds[mine], band[1], method="higher")
     return mine & (seconds >= low) & (seconds <= high)
@@ -90,7 +90,7 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
     return getattr(r, f"{asked['kind']}_s"), None if percent is None else int(percent)
 
 
-# Step features summed over steps and over requests, for a refit of beta, their coefficients.
+# Step features summed over steps and over requests, for a refit of their coefficients (beta).
 #
 # If the batches do not change, all latencies that clients see are linear in beta. A request's time
 # from the engine's input queue to its first token is the sum of the steps in between, with the step
@@ -98,7 +98,8 @@ def _read(run: Run, figure: str) -> tuple[Float[np.ndarray, " requests"], int | 
 
 _CHUNK_STEPS = 1 << 15
 
-#: Coefficients alpha of the API server's work, in the order of ``RequestRecords.handed_work``.
+#: Request coefficients (alphas) of the API server's work, in the order of
+#: ``RequestRecords.handed_work``.
 _WORK = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token", "output_token.constant")
 _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 
@@ -187,7 +188,7 @@ def _integral(
     return spent
 
 
-# The steps behind a run's mean TPOT and TTFT, each with its share of the mean.
+# Steps that determine a run's mean TPOT and TTFT, each with its share of the mean.
 #
 # ``mean TPOT = sum(tpot_share x step time)`` and ``mean TTFT = sum(ttft_share x step time)``,
 # without the API server's work. For the batches of the run, both are linear in beta. The API

@@ -29,7 +29,7 @@ from pinn.simulator.state import (
 )
 from pinn.simulator.tiers import NOT_READY
 
-#: Bit flags of a request's use of a chunk: used at all, inserted, reused, or missed.
+#: Bit flags for what a request did with a chunk: use, insert, reuse, or miss.
 _USED, _INSERTED, _REUSED, _MISSED = 1, 2, 4, 8
 
 

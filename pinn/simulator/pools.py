@@ -19,7 +19,7 @@ from pinn.simulator.transfers import with_tier
 from pinn.simulator.workloads.workload import Workload
 from pinn.specs.gpu import network_bytes_per_s
 
-# Requests as clients of the two pools see them, and the KV transfers between the pools.
+# Requests as seen by clients of the two pools, and the KV transfers between the pools.
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Transfers:
         return self.ready_s - self.left_s - self.link_s
 
 
-#: Fields of a request's record that are taken from the prefill pool.
+#: Fields of a request's record that come from the prefill pool.
 _OF_PREFILL = (
     "arrival_s", "handed_s", "queued_s", "scheduled_s", "cached_tokens", "reused_tokens",
     "handed_work", "loaded_tokens", "stored_tokens", "load_wait_s",
@@ -110,11 +110,11 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
 # The protocol is that of vLLM with a connector that pulls (``NixlConnector``) behind a proxy
 # (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``). The proxy asks a prefill server
 # for one token, then a decode server for the whole answer. The decode server fetches the prompt's
-# keys and values from the prefill server. It recomputes the last prompt token, which yields the
+# keys and values from the prefill server, and recomputes the last prompt token to generate the
 # client's first token.
 #
-# Only the prefill servers have a second KV tier, since they see repeated prompts (in vLLM by
-# MultiConnector, together with the connector between the pools).
+# Only the prefill servers have a second KV tier, because only they compute repeated prompts (in
+# vLLM by MultiConnector, together with the connector between the pools).
 #
 # Assumptions: a transfer follows the prefill without overlap; the links of a prefill worker and of
 # a decode worker each carry one transfer at a time; a prompt's blocks are freed on the prefill
@@ -289,9 +289,9 @@ def _join(
     worker together send the same bytes.
     """
     ahead.config.role, behind.config.role = PREFILLS, DECODES
-    # Decode servers get computed prompts, so they need no separate prefill steps.
+    # Decode servers receive computed prompts, so they need no separate prefill steps.
     behind.config.prefill_first = 0
-    # Decode servers get requests only from the prefill servers, which limit the concurrency.
+    # Decode servers receive requests only from the prefill servers, which limit the concurrency.
     behind.counters.next, behind.config.concurrency = behind.config.n_requests, 0
     token_s = token_bytes / link.bytes_per_s
     behind.config.transfer_token_s = token_s

@@ -14,15 +14,16 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import BY_NODE, RUNNING, Guess, Records, Request
 
-# Decode steps of engines that schedule prompts separately, and retraction of requests if KV memory
-# is short.
+# Decode steps of engines that schedule prompts separately, and retraction of requests under KV
+# memory pressure.
 #
 # Mirrors ``sglang/srt/managers/scheduler.py: update_running_batch`` and ``schedule_batch.py:
 # retract_decode`` of 0.5.9, and of 0.5.23 if ``foresees_ends`` is set.
 
 #: SGLang's constants for the expected share of an output: minimum relative to the initial share
-#: (``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), number of steps of the decrease (``_DECAY_STEPS``), and
-#: decode steps assumed at a retraction (``SGLANG_RETRACT_DECODE_STEPS``).
+#: (``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), number of steps over which it decreases
+#: (``_DECAY_STEPS``), and number of decode steps assumed at a retraction
+#: (``SGLANG_RETRACT_DECODE_STEPS``).
 LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
@@ -43,7 +44,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
         hicache.make_room(engine, replica, needed)
     if needed > state.free_blocks:
         if ending > 0:
-            return  # Requests that end in flight free their blocks when their step ends.
+            return  # requests that end in flight free their blocks when their step ends
         _retract(engine, replica)
     else:
         least = config.admission_share * LEAST_EXPECTED
@@ -68,7 +69,7 @@ def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
 def _ends_in_flight(engine: Engine, r: int) -> bool:
     """Return whether a queued step generates a request's last token (SGLang 0.5.22 and later)."""
     config, request = engine.config, engine.requests[r]
-    # With draft tokens the number of generated tokens is unknown until the step has ended.
+    # With draft tokens, the number of generated tokens is unknown until the step has ended.
     known = config.foresees_ends > 0 and config.asynchronous > 0 and config.drafts == 0
     return known and request.generated + request.placeholders >= request.output
 
@@ -128,13 +129,13 @@ def _retract(engine: Engine, replica: int) -> None:
     state.full = 0
 
 
-#: Weights of a step with prompts and of a decode step towards the next poll of the queue
-#: (``environ.py``: ``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT`` and ``_DECODE``).
+#: Weights of a step with prompts and of a decode step in the count towards the next poll of the
+#: request queue (``environ.py``: ``SGLANG_SCHEDULER_RECV_SKIPPER_WEIGHT_DEFAULT`` and ``_DECODE``).
 PROMPTS_WEIGHT, DECODES_WEIGHT = 1000, 1
-#: Maximum number of output tokens that admission expects of a request
+#: Maximum number of output tokens that admission expects per request
 #: (``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION``).
 MOST_EXPECTED_TOKENS = 4096
-#: Number of tokens that are kept free for each request (``IGNORE_EOS_RESERVE_TOKENS``).
+#: Number of tokens kept free per request (``IGNORE_EOS_RESERVE_TOKENS``).
 SPARE_TOKENS = 1
 
 _ADDED, _NO_ROOM, _STOPPED = range(3)
@@ -154,7 +155,7 @@ def schedule_apart(engine: Engine, replica: int) -> None:
         schedule_decodes(engine, replica)
         idle = engine.groups[group_of(engine, replica)].in_flight == 0
         if state.tokens == 0 and state.running == 0 and idle:
-            # If the last requests have just ended, SGLang's loop iterates once more.
+            # If the last requests have just ended, SGLang's loop runs one more iteration.
             _schedule_prompts(engine, replica)
             state.last_prompts = state.tokens > 0
     if tree:
@@ -311,7 +312,7 @@ def _start(
     room = _free_tokens(engine, replica) - expected
     if config.prefix_caching:
         written = min(request.output - request.generated, MOST_EXPECTED_TOKENS) + spare
-        # Once this request uses cached prefix tokens without other users, these tokens can no
+        # Once this request uses cached prefix tokens that nobody else uses, these tokens can no
         # longer be evicted.
         if tokens + written >= room - locked:
             return _NO_ROOM, 0, 0

@@ -70,7 +70,7 @@ def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_
     last, overlap = _walk(engine, replica, r, blocks, chunked, ready_s)
     kept = int(request.keyed_blocks)
     _free(engine, replica, max(overlap - kept, 0))
-    # The prompt becomes a separate node, so that the output can be evicted without it.
+    # Make the prompt a separate node, so that the output can be evicted without it.
     full = request.prompt // engine.config.block_tokens
     if engine.config.tier_unified and 0 < full < blocks:
         request.inserted = blocks

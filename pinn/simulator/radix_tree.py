@@ -10,7 +10,7 @@ from pinn.simulator.compiler import compiled_inside
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import Node, Request
 
-#: Index of the root node, and indices of the heaps of evictable leaves, on the GPU and in host
+#: Index of the root node; and indices of the heaps of evictable leaves on the GPU and in host
 #: memory.
 ROOT = 1
 GPU, HOST = range(2)
@@ -98,7 +98,7 @@ def touch(engine: Engine, replica: int, n: int) -> None:
             _sift_down(engine, replica, heap, node.place[heap])
 
 
-# Links between nodes, parents and children.
+# Links between parent and child nodes.
 
 
 def _key(engine: Engine, node: Node) -> int:
@@ -261,7 +261,8 @@ def idle_blocks(engine: Engine, replica: int, n: int) -> int:
     return idle
 
 
-# Nodes that are on the GPU and in host memory, in order of discovery (``full_host_duplicates``).
+# Nodes present both on the GPU and in host memory, in order of discovery
+# (``full_host_duplicates``).
 
 
 def note_double(engine: Engine, replica: int, n: int) -> None:

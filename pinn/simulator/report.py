@@ -11,10 +11,10 @@ from pinn.simulator.statistics import PERCENTILES, Metrics, percentile_name, run
 from pinn.simulator.steady_state import steady_states, steady_words
 from pinn.units import GIB
 
-#: Name of a mean latency -> (lower, upper) end of its 90 % interval, in ms. The upper end is None
-#: if the run with longer times serves nothing.
+#: Lower and upper end of a mean latency's 90 % interval, in ms, by name of the latency. The upper
+#: end is None if the run with longer times serves no requests.
 Ends = Mapping[str, tuple[float, float | None]]
-#: Row names in a table of latencies, by latency. Latencies that a run lacks are not shown.
+#: Row names in a table of latencies, by latency. Latencies missing from a run are not shown.
 LATENCIES = {
     "e2e": "E2E latency",
     "ttft": "TTFT",
@@ -162,8 +162,8 @@ def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
     return {"host KV": text, "host memory": link}
 
 
-#: Minimum elasticity that is printed, in percent per percent, and maximum number of printed
-#: coefficients. JSON output has all coefficients.
+#: Minimum elasticity that is printed, in percent per percent; and maximum number of coefficients
+#: that are printed. JSON output has all coefficients.
 _PRINTED, _MOST = 0.001, 10
 
 

@@ -17,13 +17,13 @@ from pinn.simulator.draws import uniform_number
 from pinn.simulator.engine import Engine
 from pinn.simulator.state import IN_TURN, LEAST_REQUESTS, NO_ROUTER, PREFIX_AWARE, SERVES
 
-#: Minimum interval in seconds between two reports of queue lengths from the coordinator to the load
-#: balancer (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``,
+#: Minimum interval, in seconds, between two reports of queue lengths from the coordinator to the
+#: load balancer (``vllm/v1/engine/coordinator.py: DPCoordinatorProc``,
 #: ``min_stats_update_interval_ms``).
 PUBLISH_INTERVAL_S = 0.1
-#: First position of the router among a request's random numbers, above those of output tokens.
+#: Index of the router's first random number for a request, above the indices of output tokens.
 _DRAWS = 1 << 30
-#: Value of :func:`shortest_queue` if no copy is open.
+#: Value returned by :func:`shortest_queue` if no server is open.
 NO_QUEUE = 1 << 60
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# Records of a simulated run: one per request and one per step.
+# Records of a simulated run: one per request, and one per step.
 
 STATUSES = {
     state.FINISHED: "finished",

@@ -19,8 +19,8 @@ from pinn.simulator.statistics import run_statistics
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Relative change of a coefficient by which a metric is differentiated, and minimum absolute
-#: change, which applies to coefficients of 0.
+#: Relative change of a coefficient for differentiating a metric; and minimum absolute change, for
+#: coefficients of 0.
 _RELATIVE_STEP, _LEAST_STEP = 0.02, 1e-6
 
 

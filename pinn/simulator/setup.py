@@ -91,7 +91,7 @@ def _fill(
     return fresh
 
 
-# Checks before a run; each error names the number that exceeds a limit.
+# Checks before a run. Each error states the number that exceeds a limit.
 
 
 def check_run(
@@ -190,7 +190,7 @@ def _check_cache_holds(
 
 # Construction of a run's engine from deployment, workload and settings.
 
-#: Maximum number of requests, in addition to the running ones, with a KV transfer in flight.
+#: Maximum number of requests with a KV transfer in flight, in addition to the running requests.
 _LOADING_SLOTS = 256
 _NO_WINDOW = 1 << 40
 
@@ -282,13 +282,13 @@ def _settings(
     return named | {
         "max_seqs": seqs,
         "max_model_len": _scheduled_len(deployment, workload),
-        # More blocks than all requests need together make no difference, except for SGLang's
+        # More blocks than all requests need together make no difference, except in SGLang's
         # admission, which keeps some blocks free (``schedule_policy.py: add_one_req``).
         "blocks": min(
             layout.blocks,
             int(layout.request_blocks(totals + beyond, size).sum()) + apart * (len(workload) + 1),
         ),
-        # A request may run one step beyond its end, and needs one more block then.
+        # A request may run one step beyond its end, for which it needs one more block.
         "row": int(layout.request_blocks(totals.max() + 1 + beyond, size)) + 1,
         "slots": seqs + min(_LOADING_SLOTS, int((workload.transferred_tokens > 0).sum())),
         "long_prefill": spec.long_prefill_token_threshold,

@@ -75,10 +75,10 @@ def _column(values: np.ndarray) -> np.ndarray:
 #: Records of an engine's run: steps, ITL gaps and KV transfers.
 Recorded = tuple[StepRecords, GapRuns, TransferRecords]
 
-#: Function that advances engines with latency models until a record buffer is full.
+#: Function that advances engines with their latency models until a record buffer is full.
 Loop = Callable[..., int]
 
-#: Criterion of an early stop: a function of the requests so far and the engine's time in seconds.
+#: Criterion for an early stop: function of the requests so far and the engine's time in seconds.
 EarlyStop = Callable[[np.ndarray, float], bool]
 
 #: Number of steps before the first check for an early stop. Each later check follows after another
@@ -249,7 +249,7 @@ def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:
     return np.asarray(transfers)[:count] if count else np.zeros(0, TRANSFER)
 
 
-# Parallel simulations in threads: compiled runs release the interpreter lock.
+# Parallel simulations in threads, because compiled runs release the interpreter lock.
 
 Result = TypeVar("Result")
 

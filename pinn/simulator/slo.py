@@ -31,7 +31,8 @@ _CLAUSE = re.compile(
     r"(?:\s+(?P<after>mean|p\d+(?:\.\d+)?))?"
     rf"\s*(?P<sign><=|<|≤|:|=)\s*(?P<value>{_NUMBER}(?:e-?\d+)?)\s*(?P<unit>[a-zµ]*)$"
 )
-#: Notation of ``vllm 0.33.0 vllm/benchmarks/serve.py: parse_goodput``: pairs separated by blanks.
+#: Pattern of a value and the spaces before the next pair, in the notation of ``vllm 0.33.0
+#: vllm/benchmarks/serve.py: parse_goodput``.
 _PAIRS = re.compile(
     rf"([:=]\s*{_NUMBER}(?:e-?\d+)?(?:\s*(?!mean\b)[a-zµ]+)?)\s+(?=[a-z0-9.\s]+[:=])"
 )
@@ -39,7 +40,7 @@ _JOINED = re.compile(r",|\sand\s")
 _OTHER_NAMES = {"e2el": "e2e"}
 _SHARE = re.compile(rf"\s+for\s+(?P<share>{_NUMBER})\s*%\s*$")
 
-#: Latencies of each request in seconds, by metric; NaN where the metric is undefined for a request.
+#: Latencies of each request in seconds, by metric; NaN if the metric is undefined for a request.
 Latencies = Mapping[str, Float[np.ndarray, " requests"]]
 
 

@@ -243,8 +243,8 @@ def _ratio(part: float, whole: float) -> float:
 
 # Checks whether a load exceeded the capacity of the server.
 
-#: Maximum share of a stage's requests that a steady queue may contain when the stage's last request
-#: arrives.
+#: Maximum length of a steady queue when a stage's last request arrives, as a share of the stage's
+#: requests.
 _WAITING_SHARE = 0.05
 _LEAST_WAITING = 8
 

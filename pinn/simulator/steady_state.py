@@ -19,10 +19,10 @@ from jaxtyping import Float
 from pinn.common import JsonObject
 from pinn.simulator.run import Run
 
-#: Number of samples per mean, number of means per series, and number of last means that are never
+#: Number of samples per mean, number of means per series, and number of final means that are never
 #: dropped.
 _BATCH, _MEANS, _LAST = 5, 200, 5
-#: Minimum number of requests, or conversations, of a stage that can reach a steady state.
+#: Minimum number of requests, or conversations, for a stage to reach a steady state.
 _LEAST = 2 * _BATCH * _LAST
 
 

@@ -19,7 +19,7 @@ Sums = namedtuple("Sums", (
     "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",
     "padding",
 ))  # fmt: skip
-#: Step features that compiled code computes, by their names in ``STEP_FEATURES``.
+#: Step features computed by compiled code, by their names in ``STEP_FEATURES``.
 StepValues = namedtuple("StepValues", (
     "step", "layer", "moe_layer", "quantized_layer", "parallel_layer", "launched_layer",
     "prefill_layer", "decode_layer", "request", "sampling", "activations", "gemm", "gemm_weights",

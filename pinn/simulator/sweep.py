@@ -142,7 +142,7 @@ class RateSweep:
         Raises:
             OSError: If the file cannot be written.
         """
-        from pinn.common.plots import log_scale, new_figure  # import is slow and needed only here
+        from pinn.common.plots import log_scale, new_figure  # this import is slow
 
         figure, grid = new_figure(7, 2, 2)
         axes = grid.flat

@@ -24,7 +24,7 @@ from pinn.simulator.state import (
 #: Value of a chunk's ``references`` while the chunk is being stored.
 NOT_READY = -1
 
-#: Number of LRU ranks that are reserved for the chunks of each request.
+#: Number of LRU ranks reserved for the chunks of each request.
 _PLACES = 1 << 24
 
 
@@ -77,8 +77,8 @@ def length(engine: Engine, replica: int, kept: int) -> int:
     return int(engine.tier[replica, kept].references)
 
 
-# Ranks of chunks for ``LRUCachePolicy``, whose list is in order of rank, lowest first. A heap is
-# not used: with a million chunks, each of its levels would cause a miss of the CPU's caches.
+# Ranks of chunks for ``LRUCachePolicy``, whose list is ordered by rank, lowest first. A heap is not
+# used, because with a million chunks each of its levels would miss the CPU's caches.
 
 
 def rank_last(engine: Engine, replica: int, place: int) -> None:

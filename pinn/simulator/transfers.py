@@ -49,7 +49,7 @@ class TransferRecords:
         return len(self.request)
 
 
-#: Transfers of a run without a second tier.
+#: Empty transfers of a run without a second KV tier.
 NO_TRANSFERS = TransferRecords.of(np.zeros(0, state.TRANSFER))
 
 

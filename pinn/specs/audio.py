@@ -9,8 +9,8 @@ from pinn.specs.config_fields import models_file
 from pinn.specs.encoder import EncoderSpec
 from pinn.specs.media import MediaItem, Unread
 
-#: Audio samples per second, and samples from one spectrogram frame to the next, in all supported
-#: feature extractors (transformers 5.24: whisper, gemma3n, gemma4 and phi4_multimodal,
+#: Audio samples per second, and number of samples between successive spectrogram frames, in all
+#: supported feature extractors (transformers 5.24: whisper, gemma3n, gemma4 and phi4_multimodal,
 #: feature_extraction_<type>.py).
 SAMPLES_PER_S, HOP = 16_000, 160
 
@@ -121,5 +121,5 @@ def audio_reader(config: Mapping[str, object]) -> AudioReader | Unread | None:
     return AudioReader(spec, **values)
 
 
-#: Whole numbers of an entry of encoders.json, by the name of their field in :class:`AudioReader`.
+#: Whole numbers in an entry of encoders.json, named like the fields of :class:`AudioReader`.
 _NUMBERS = ("first", "chunk", "attends", "cut_s", "fixed_tokens", "most_tokens")

@@ -76,8 +76,8 @@ def _load_name(name: str, fallback_precision: str | None) -> ModelSpec:
     known = model_names.find_in_catalog(name)
     if known is not None:
         if fallback_precision is not None and _is_supported(known):
-            # A model with a known quantization is cached without the fallback, so that look-ups
-            # with different fallback formats share one cache entry.
+            # Cache a model with a known quantization without the fallback, so that look-ups with
+            # different fallback formats share one cache entry.
             return _load_name(name, None)
         config, quantization = known.documents()
         sampling = _sampling(None, name)

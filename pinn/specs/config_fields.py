@@ -42,8 +42,8 @@ def keys(*sizes: str) -> tuple[str, ...]:
     return tuple(name for size in sizes for name in known.get(size, (size,)))
 
 
-#: Endings of the architecture names of generative models, then of pooling models. If both match,
-#: the model is generative (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
+#: Endings of architecture names: of generative models, and of pooling models. If both match, the
+#: model is generative (vllm 0.33.0 config/model.py: _SUFFIX_TO_DEFAULTS).
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
 _POOLS = (
     "ForTextEncoding", "ForSequenceClassification", "ForTokenClassification", "ForRewardModeling",
@@ -156,8 +156,8 @@ class ConfigFields:
             value = default
         if value is None:
             remedy = "give the config.json of a decoder language model"
-            # A listed model type without this key is refused, because transformers would assume a
-            # default. An unlisted type is read from transformers' modules instead.
+            # Reject a listed model type without this key, because transformers would assume a
+            # default. Unlisted types are read from transformers' modules instead.
             kind = PinnError if self.is_listed else UnknownLayersError
             raise kind(self.error(f"{' or '.join(names)} is missing: {remedy}"))
         key = next((name for name in names if self.get(name) is not None), names[0])
@@ -197,8 +197,8 @@ class ConfigFields:
             part: ``attention`` or ``ffn``, the part of the layer that needs the sizes.
         """
         found = {key: each[layer] for key, each in self._lists.items() if layer < len(each)}
-        # Gemma 4's full-attention layers have a separate number of KV heads only if their keys are
-        # also their values.
+        # Gemma 4's full-attention layers have a separate number of KV heads only if their keys also
+        # serve as values.
         has_own_values = self.get("attention_k_eq_v") is False
         for key, size in models_file("types.json")["by_kind"][kind].items():
             value, name = self.get(key), keys(size)[0]
@@ -295,7 +295,7 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
 
 # Supported ``model_type`` values of a config.json, and the reasons why other values are refused.
 
-#: Values of ``layer_types`` and similar lists in a config.json that mean a layer with attention.
+#: Values of ``layer_types`` and similar lists in a config.json that denote a layer with attention.
 LAYER_TYPES = frozenset(
     ("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local")
 ) | {"hybrid", "0", "1"}
@@ -337,7 +337,7 @@ def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
     marked = models_file("types.json")["markers"].items()
     for kind, key in [(kind, key) for kind, keys in marked for key in keys]:
         value = fields.get(key)
-        # Doge models: without experts, ``keep_window_size`` has no effect on contexts up to this
+        # In Doge models without experts, ``keep_window_size`` has no effect on contexts up to this
         # number of tokens.
         if key == "keep_window_size" and not fields.get("is_moe"):
             value = value and value < fields.integer("max_position")

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from pinn.specs.config_fields import models_file
 
 VISION, AUDIO = "vision", "audio"
-#: Default ratio of a feed-forward layer's inner width to the encoder's width (Qwen2-VL's
-#: mlp_ratio).
+#: Default ratio of a feed-forward layer's inner width to the encoder's width (mlp_ratio of
+#: Qwen2-VL).
 _FFN_RATIO = 4
-#: Activation function that implies gated feed-forward layers, if the encoder family is unknown.
+#: Activation function that implies gated feed-forward layers if the encoder family is unknown.
 _GATED = "silu"
-#: Projector that is assumed for an encoder of an unknown family: that of Qwen and Kimi (vLLM
+#: Assumed projector of an encoder of an unknown family: that of Qwen and Kimi (vLLM
 #: kimi_k25_vit.py: KimiK25MultiModalProjector).
 _PROJECTOR = (("merged", "merged", "output"), ("merged", "out", "input"))
 

@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 
 _KEY = "flag"
 _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-#: Words in text, YAML files and JSON that mean true or false.
+#: Truth values of words in text, YAML files and JSON.
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -188,7 +188,7 @@ class Flag:
         return PinnError(f"{name or self.option} must be {expected}, got {got}: {remedy}")
 
 
-#: Flag of this project, for every engine, that skips the compatibility checks.
+#: Flag of this project, for every engine, that disables the compatibility checks.
 FORCE = Flag(
     "Predict a configuration even if the engine would refuse it.", False, name="force", kind="bool"
 )

@@ -18,9 +18,9 @@ from pinn.specs.other_vendors import refuse_other_vendor
 from pinn.specs.precision import Precision
 from pinn.units import GIB, GIGA, TERA
 
-# Datasheet of a GPU: all that is known about it without measurements.
+# Datasheet of a GPU: all that is known about the GPU without measurements.
 
-#: Minimum plausible datasheet values in SI units; a smaller one was probably given in GB or GB/s.
+#: Minimum plausible datasheet values in SI units. A smaller value was probably given in GB or GB/s.
 _LEAST = {
     "memory_bandwidth_bytes_per_s": (1e9, "3.35 TB/s are 3.35e12"),
     "memory_bytes": (1e8, "80 GB are 8e10"),
@@ -98,9 +98,8 @@ class GpuSpec:
 
 # Network between servers: bandwidth of a GPU's network adapter.
 
-#: Rates of network adapters' ports in bit/s: 100 Gb/s, then HDR, NDR and XDR InfiniBand or
-#: equivalent Ethernet (NVIDIA ConnectX-6, -7 and -8 datasheets). Each GPU is assumed to have one
-#: port.
+#: Port rates of network adapters in bit/s: 100 Gb/s, then HDR, NDR and XDR InfiniBand or equivalent
+#: Ethernet (NVIDIA ConnectX-6, -7 and -8 datasheets). Each GPU is assumed to have one port.
 PORT_BITS_PER_S = (100e9, 200e9, 400e9, 800e9)
 
 
@@ -116,8 +115,8 @@ def network_bytes_per_s(gpu: GpuSpec) -> float:
 
 # Datasheets of GPUs in the file formats of other tools.
 
-#: Units (as factors to SI) of the fields in other tools' formats, in order of precedence. Names
-#: with ``mem`` and ``compute`` are from plain hardware tables, names with ``Bw`` and ``TFlops``
+#: Fields in other tools' formats, in order of precedence, with factors to SI units. Names with
+#: ``mem`` and ``compute`` are from generic hardware tables; names with ``Bw`` and ``TFlops`` are
 #: from BLIS's hardware_config.json.
 _BANDWIDTH = {"memory_bandwidth_gb_s": GIGA, "BwPeakTBs": TERA, "BwEffTBs": TERA}
 _COMPUTE = {"compute_tflops_fp16": TERA, "TFlopsPeak": TERA, "TFlopsEff": TERA}
@@ -127,12 +126,12 @@ _FIELDS: dict[str, dict[str, float]] = {
     "memory_bytes": {"memory_gb": GIB, "MemoryGiB": GIB},
     "sm_count": {"sm_count": 1},
 }
-#: Maximum plausible ratio of FP8 FLOP/s to bf16 FLOP/s. If the ratio is larger, the FP8 rate is
-#: probably that with sparsity.
+#: Maximum plausible ratio of FP8 FLOP/s to bf16 FLOP/s. A larger ratio probably means that the FP8
+#: rate assumes sparsity.
 _SPARSE_RATIO = 3.0
 
-#: Values that are assumed for an unknown GPU if its file lacks them: an Ampere card on PCIe, with
-#: the lowest capabilities of GPUs in use for serving.
+#: Assumed values of an unknown GPU if its file lacks them: an Ampere card on PCIe, with the lowest
+#: capabilities of GPUs used for serving.
 _CONSERVATIVE = {
     "memory_bytes": 24 * GIB,
     "compute_capability": 8.0,
@@ -140,9 +139,9 @@ _CONSERVATIVE = {
     "pcie_bandwidth_bytes_per_s": 32 * GIGA,
     "has_nvlink": False,
 }
-#: Ratios by which values of an unknown GPU are estimated. The number of SMs is the dense bf16
-#: FLOP/s divided by the FLOP/s per SM of an A100 (312 T / 108). The L2 size is the bandwidth
-#: multiplied by the L2 bytes per byte/s of an A100-80GB (40 MiB / 2.039 TB/s).
+#: Ratios for estimating values of an unknown GPU. The number of SMs is the dense bf16 FLOP/s
+#: divided by an A100's FLOP/s per SM (312 T / 108). The L2 size is the bandwidth multiplied by an
+#: A100-80GB's L2 bytes per byte/s (40 MiB / 2.039 TB/s).
 _FLOP_PER_S_AND_SM = 312 * TERA / 108
 _L2_SECONDS = 40 * 2**20 / 2.039e12
 

@@ -178,7 +178,7 @@ def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     if found is None and usual is not None:
         return [usual] * layers
     words = list(found) if isinstance(found, list | str) else []
-    # RecurrentGemma's list is a pattern that repeats until all layers have a type.
+    # RecurrentGemma's list is a pattern that is repeated until all layers have a type.
     if words and fields.get("block_types") is not None:
         words *= -(-layers // len(words))
     if len(words) < layers:
@@ -387,9 +387,9 @@ def _precisions(
     return precisions, quantization.kv_cache or base
 
 
-#: Number format of the experts for each value of DeepSeek-V4's ``moe_quant_algo`` or
-#: ``expert_dtype``. With fp4 weights, activations have 8 bits (vLLM 0.20.1
-#: fused_moe/oracle/mxfp4.py: select_mxfp4_moe_backend, first choice).
+#: Number format of the experts, by DeepSeek-V4's ``moe_quant_algo`` or ``expert_dtype``. With fp4
+#: weights, activations have 8 bits (vLLM 0.20.1 fused_moe/oracle/mxfp4.py:
+#: select_mxfp4_moe_backend, first choice).
 _EXPERTS = {"NVFP4": "nvfp4", "fp4": "mxfp4_mxfp8", "fp8": "fp8_block"}
 
 

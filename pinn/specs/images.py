@@ -142,7 +142,7 @@ def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
     return of.tiled(columns * rows + 1, of.tile_edge**2 + 1 + cut + of.tile_edge)
 
 
-#: Function of each rule, by its name in data/models/encoders.json. The rules are those of the
+#: Functions of the image rules, by name in data/models/encoders.json. The rules are those of the
 #: processors in transformers 5.24.
 _RULES: dict[str, Callable[[ImageSizes, int, int], MediaItem]] = {
     "grid": lambda of, w, h: of.whole(*tiles.between(w, h, of.edge, of.least, of.most)),
@@ -226,10 +226,10 @@ def _reader(
     if rule == "fixed":
         if not limits["most"]:
             return Unread(f"config.json lacks the number of tokens: {' or '.join(found['most'])}")
-        # The encoder computes all patches and then pools them into tokens.
+        # The encoder computes all patches before pooling them into tokens.
         merge = max(round(tile / patch / limits["most"] ** 0.5), 1)
     if rule == "crops":
-        merge = 2  # patches along the edge that img_processor's average pool merges
+        merge = 2  # patches per edge that img_processor's average pool merges
     given: Any = next((p[_PINPOINTS] for p in places if p.get(_PINPOINTS)), None)
     if rule == "anyres" and not isinstance(given, list):
         return Unread(f"config.json lacks {_PINPOINTS}, the sizes to which images are resized")

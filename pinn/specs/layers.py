@@ -169,7 +169,7 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
     window: object = fields.get(key)
     if window is None or fields.get("use_sliding_window") is False:
         return [None] * layers
-    if isinstance(window, list):  # Mistral's own format: a pattern of windows that repeats
+    if isinstance(window, list):  # Mistral's own format: a repeating pattern of windows
         for size in window:
             if size is not None and (type(size) is not int or size < 1):
                 rule = "must be a list of positive whole numbers or nulls"
@@ -190,7 +190,7 @@ def within(window: int | None, max_position: int) -> int | None:
 
 
 def _rotary_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    # Despite the key's name, 1 means that a layer has a rotary embedding.
+    # Despite the key's name, 1 means that the layer has a rotary embedding.
     flags = fields.per_layer("no_rope_layers", layers)
     if flags is not None:
         return [bool(flag) for flag in flags]
@@ -206,7 +206,7 @@ def _windowed_layers(fields: ConfigFields, layers: int) -> list[bool]:
     if pattern is not None:
         step = fields.integer("window_pattern", least=0)
         return [step > 0 and (i + 1) % step != 0 for i in range(layers)]
-    # In Qwen models, only layers from max_window_layers on have the window.
+    # In Qwen models, only layers from max_window_layers on use the window.
     first = fields.integer("max_window_layers", default=0, least=0)
     return [i >= first or not fields.get("use_sliding_window") for i in range(layers)]
 
@@ -254,8 +254,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
             f"the number of experts per token must be at most the {experts} experts of a layer, "
             f"got {top_k}"
         )
-    # The config lists two widths of experts: that of experts for text, then that of experts for
-    # images.
+    # The config lists two expert widths: first for text, then for images.
     if fields.is_type("image_experts"):
         fields = fields.having(
             {"moe_intermediate_size": fields.listed("moe_intermediate_size")[:1]}
@@ -273,7 +272,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
 
 
 def _shared_width(fields: ConfigFields, expert_width: int) -> int:
-    # Each mixture-of-experts layer of these model types also has a dense layer, which no key
+    # In these model types, each mixture-of-experts layer also has a dense layer, which no key
     # states.
     if fields.is_type("dense_beside_experts"):
         return fields.integer("intermediate_size")
@@ -293,7 +292,7 @@ def _dense_width(fields: ConfigFields) -> int:
     thirds = 2 * hidden / 3
     if times is None:
         default = 4 * hidden if fields.is_type("wide") else None
-        # Granite's config has no separate width of dense layers; they are as wide as the shared
+        # Granite's config has no separate width of dense layers, which are as wide as the shared
         # experts.
         named = ("shared_intermediate_size",) if fields.model_type == "granitemoehybrid" else ()
         width = fields.integer("own_dense_width", *named, "dense_width", default=default)

@@ -24,8 +24,8 @@ _BY_CHANNEL = (MAMBA1, CONVOLUTION, RECURRENCE)
 CHUNK_TOKENS = {GATED_DELTA: 64, KDA: 64, LIGHTNING: 256, MAMBA2: 256, MAMBA1: 1}
 CHUNK_TOKENS |= {CONVOLUTION: 1, RECURRENCE: 1}
 
-#: Tokens per compressed key in DeepSeek-V4's layers; 0 for layers with only a window. Layers with
-#: ratio 4 have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
+#: Tokens per compressed key in DeepSeek-V4's layers; 0 for layers with only an attention window.
+#: Layers with ratio 4 have an indexer (vLLM 0.20.1's deepseek_v4.py: DeepseekV4Attention).
 INDEXED_RATIO = 4
 COMPRESSION_RATIOS = (0, INDEXED_RATIO, 128)
 
@@ -347,12 +347,12 @@ def head_width(fields: ConfigFields, heads: int) -> int:
 # Recurrent layer from the fields of a config.json, or from the attributes of a PyTorch module.
 
 _BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-#: Bytes per element of the state, for types of recurrent layers whose config has no key for it
+#: Bytes per element of the state, for types of recurrent layers whose config does not state it
 #: (vLLM's mamba_utils.py: kda_state_dtype, linear_attention_state_dtype;
 #: modeling_recurrent_gemma.py).
 _STATE_BYTES = {KDA: 4.0, RECURRENCE: 4.0, LIGHTNING: 2.0, CONVOLUTION: 2.0}
-#: Sizes that are computed from other keys, by the word that stands for them in mixers.json:
-#: Mamba-1's channels, and its rank if it is "auto".
+#: Sizes computed from other keys, by their placeholder word in mixers.json: Mamba-1's channels, and
+#: its rank if it is "auto".
 _COMPUTED: dict[str, Callable[[ConfigFields], int]] = {
     "(expanded)": lambda f: f.integer("mamba_expand", default=2) * f.integer("hidden_size"),
     "(sixteenth)": lambda f: -(-f.integer("hidden_size") // 16),

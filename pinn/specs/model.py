@@ -14,17 +14,16 @@ from pinn.specs.media import Unread
 from pinn.specs.mixers import CrossAttentionSpec, IndexerSpec, LinearMixerSpec, Part, Projection
 from pinn.specs.precision import Precision, precision
 
-# Sampling settings of requests, which determine the work of the sampler in every step.
+# Sampling settings of requests, which determine the sampler's work in every step.
 
 #: Value of ``--override-generation-config`` for clients that request temperature 0, as most
 #: benchmarks do.
 GREEDY = '{"temperature": 0}'
 
-#: Sampling values that ``transformers`` 4.57 treats as unset and does not pass on to vLLM
+#: Sampling values that ``transformers`` 4.57 treats as unset and does not pass to vLLM
 #: (``GenerationConfig.to_diff_dict``).
 _NOT_SET = {"top_k": 50}
-#: Settings that vLLM reads in addition to the fields of ``Sampling``; step times do not depend on
-#: them.
+#: Settings that vLLM reads in addition to the fields of ``Sampling``, without effect on step times.
 _IGNORED = ("max_new_tokens",)
 
 
@@ -346,7 +345,7 @@ class MoeFfnSpec:
         return hidden_size if self.latent_width is None else self.latent_width
 
 
-#: Types of a layer's attention, then of its attention or recurrence, then of its feed-forward part.
+#: Types of a layer's attention, of its attention or recurrence, and of its feed-forward part.
 Attention = AttentionSpec | LatentAttentionSpec
 Mixer = Attention | LinearMixerSpec | CrossAttentionSpec
 FeedForward = DenseFfnSpec | MoeFfnSpec
@@ -486,8 +485,8 @@ class ModelSpec:
             )
 
     def __hash__(self) -> int:
-        # Models are looked up in caches often, so the hash covers only fields that distinguish
-        # nearly all models.
+        # Models are often looked up in caches, so hash only fields that distinguish nearly all
+        # models.
         of = self.precisions
         formats = of.attention.name, of.dense_ffn.name, of.experts.name
         return hash((self.name, self.hidden_size, self.vocab_size, self.extra_parameters, formats))
@@ -551,7 +550,7 @@ _LINEAR = {
 
 #: Names of DeepSeek-V4's attention types, by number of tokens per compressed key.
 _COMPRESSED = {0: "latent window", 4: "compressed sparse attention", 128: "compressed attention"}
-#: Names from :func:`mixer_name` of attention without recurrence and without selection of keys.
+#: Names returned by :func:`mixer_name` for attention without recurrence and without key selection.
 _PLAIN = {"latent attention", "full attention", "windowed attention"}
 
 

@@ -15,9 +15,9 @@ from pinn.common.files import given_path
 from pinn.errors import PinnError
 from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
-# Names and aliases in the model catalog, and the file of each.
+# Names and aliases in the model catalog, and the file of each model.
 
-#: Names of optional files in the folder of a config.json.
+#: Names of optional files next to a config.json.
 QUANT_FILE = "hf_quant_config.json"
 GENERATION_FILE = "generation_config.json"
 PROCESSOR_FILE = "preprocessor_config.json"
@@ -164,7 +164,7 @@ def suggestion(name: str) -> str:
 
 # config.json files from the local Hugging Face cache and from the hub.
 
-#: Time in seconds without an answer after which the Hugging Face hub is treated as unreachable.
+#: Time in seconds without a response after which the Hugging Face hub counts as unreachable.
 PROBE_TIMEOUT_S = 4.0
 
 
@@ -208,15 +208,15 @@ def _download(repo_id: str, filename: str) -> Path | None:
     except errors.GatedRepoError as error:
         remedy = "accept the licence of the model, and set HF_TOKEN to your token"
         raise PinnError(f"the model is gated on the Hugging Face hub: {remedy}") from error
-    # EntryNotFoundError and its subclasses are also ValueErrors, so their clauses come before
-    # ValueError's.
+    # EntryNotFoundError and its subclasses are also ValueErrors, so they are caught before
+    # ValueError.
     except errors.LocalEntryNotFoundError as error:
         raise PinnError("the Hugging Face hub did not answer (LocalEntryNotFoundError)") from error
     except errors.EntryNotFoundError:
         return None
     except (errors.RepositoryNotFoundError, ValueError) as error:
         raise PinnError("the Hugging Face hub has no such model") from error
-    except Exception as error:  # transport errors of any HTTP library that the hub client uses
+    except Exception as error:  # transport errors of any HTTP library used by the hub client
         name = type(error).__name__
         raise PinnError(f"the Hugging Face hub did not answer ({name})") from error
 
@@ -232,18 +232,18 @@ def hub_is_reachable() -> bool:
     def probe() -> None:
         try:
             get_session().head(constants.ENDPOINT, timeout=PROBE_TIMEOUT_S)
-        except Exception:  # any transport error means that the hub is out of reach
+        except Exception:  # any transport error means that the hub is unreachable
             return
         answered.set()
 
-    # A host name's look-up may take longer than the timeout of the request, so it runs in a thread.
+    # The look-up of a host name may outlast the request's timeout, so it runs in a thread.
     thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     thread.join(PROBE_TIMEOUT_S)
     return answered.is_set()
 
 
-# Names and paths of models that cannot be read: the errors state what to give instead.
+# Names and paths of unreadable models; the errors state what to give instead.
 
 _ADAPTER = "adapter_config.json"
 

@@ -11,7 +11,7 @@ from pinn.specs.model_names import find_in_catalog, published_generation
 from pinn.specs.precision import PRECISIONS, Precision, precision
 from pinn.specs.quantization_block import quantization_words
 
-# Precision labels (such as ``fp8``), and the types of weights that each label quantizes.
+# Precision labels (such as ``fp8``), and the types of weights quantized under each label.
 #
 # Formats in published checkpoints, read from their quantization configs (lm_head and routers are
 # bf16 in all):
@@ -21,17 +21,16 @@ from pinn.specs.quantization_block import quantization_words
 # ======================================  ==========  ===========  =======  ======  ========
 # nvidia Llama-3.1-70B-FP8                fp8_static  fp8_static   -        -       fp8
 # Qwen3-32B-FP8, Qwen3-235B-A22B-FP8,     fp8_block   fp8_block    -        same    bf16
-# MiniMax-M2.5
-# DeepSeek-V3, R1, Kimi-K2-Instruct       fp8_block   fp8_block    same     same    bf16
-# RedHatAI Llama-4-Scout-FP8-dynamic      bf16        -            fp8      fp8     bf16
-# nvidia Qwen3-235B-A22B-NVFP4            nvfp4       -            -        nvfp4   fp8
-# nvidia MiniMax-M2.5-NVFP4, -M2.7-NVFP4  bf16        -            -        nvfp4   fp8
-# nvidia Kimi-K2.5-NVFP4                  bf16        nvfp4        nvfp4    nvfp4   fp8
-# nvidia Kimi-K2.6-NVFP4, -K2.7-NVFP4     bf16        bf16         bf16     nvfp4   fp8
-# nvidia DeepSeek-V3.1-NVFP4              bf16 but    nvfp4        nvfp4    nvfp4   fp8
+# MiniMax-M2.5 DeepSeek-V3, R1, Kimi-K2-Instruct       fp8_block   fp8_block    same     same
+# bf16 RedHatAI Llama-4-Scout-FP8-dynamic      bf16        -            fp8      fp8     bf16 nvidia
+# Qwen3-235B-A22B-NVFP4            nvfp4       -            -        nvfp4   fp8 nvidia
+# MiniMax-M2.5-NVFP4, -M2.7-NVFP4  bf16        -            -        nvfp4   fp8 nvidia
+# Kimi-K2.5-NVFP4                  bf16        nvfp4        nvfp4    nvfp4   fp8 nvidia
+# Kimi-K2.6-NVFP4, -K2.7-NVFP4     bf16        bf16         bf16     nvfp4   fp8 nvidia
+# DeepSeek-V3.1-NVFP4              bf16 but    nvfp4        nvfp4    nvfp4   fp8
 #                                         o_proj
-# moonshotai Kimi-K2.5 (int4)             bf16        bf16         bf16     int4    bf16
-# openai gpt-oss (mxfp4)                  bf16        -            -        mxfp4   bf16
+# moonshotai Kimi-K2.5 (int4)             bf16        bf16         bf16     int4    bf16 openai
+# gpt-oss (mxfp4)                  bf16        -            -        mxfp4   bf16
 # ======================================  ==========  ===========  =======  ======  ========
 
 #: Number format of each precision label; most labels are the format's own name.
@@ -41,7 +40,7 @@ SCHEMES: dict[str, str] = {
 _WIDE = frozenset({"fp32", "bf16", "fp16"})
 _FP8 = frozenset({"fp8", "fp8_static", "fp8_block"})
 _EXPERTS_ONLY = frozenset({"mxfp4", "mxfp4_mxfp8"})
-#: Value of ``--quantization`` that keeps the formats of a checkpoint.
+#: Value of ``--quantization`` that preserves the checkpoint's formats.
 _UNSAID = "none"
 
 
@@ -167,7 +166,7 @@ def _quantized_kinds(model: ModelSpec, target: Precision) -> frozenset[str]:
     return _ALL_KINDS - {"attention"} if bf16_attention else _ALL_KINDS
 
 
-# Names that are not in the catalog, but denote a catalog model in another release or format.
+# Names that are not in the catalog but denote another release or format of a catalog model.
 #
 # Example: ``Qwen/Qwen3-30B-A3B-Instruct-2507-FP8`` is Qwen3-30B-A3B with a longer context and fp8
 # weights. Words are removed from the end of a name until the rest is a catalog name. Dated and chat

@@ -12,18 +12,18 @@ from pinn.specs.mixers import LinearMixerSpec
 from pinn.specs.model import DenseFfnSpec, FeedForward, LatentAttentionSpec, LayerPart, Mixer
 
 KINDS = ("attention", "dense_ffn", "experts", "shared_experts")
-#: All names that different checkpoints give to one weight matrix.
+#: All names of one weight matrix in different checkpoints.
 Aliases = tuple[str, ...]
 
 _HOLDERS = ("model.", "language_model.model.", "model.language_model.", "backbone.", "")
 _PREFIXES = tuple(f"{holder}layers." for holder in _HOLDERS)
-#: Regular expressions that find repeats in a user's pattern, and repeated groups that contain a
-#: repeat.
+#: Regular expressions that find quantifiers in a user's pattern, and quantified groups that contain
+#: a quantifier.
 _REPEATS = re.compile(r"(?<!\\)(?:[*+]|\{\d*,?\d*\})")
 _NESTED_REPEATS = re.compile(r"(?<!\\)[*+}]\??[^()]*\)+(?:[*+]|\{)")
 _MOST_REPEATS = 6
-#: Names of the wide matrices of a recurrent layer, which determine the layer's format. Narrow
-#: matrices (gates, step sizes) do not.
+#: Names of a recurrent layer's wide matrices, which determine its format. Its narrow matrices
+#: (gates, step sizes) do not.
 _LINEAR_PROJECTIONS = (
     ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "mixer.in_proj", "mamba.in_proj",
      "self_attn.q_proj", "self_attn.qkv_proj"),
@@ -117,7 +117,7 @@ class ModulePatterns:
         plain = [text for text in texts if not text.startswith("re:")]
         self._wildcards = [text for text in plain if set(text) & set("*?")]
         self._regular = [_compiled(text, source) for text in texts if text.startswith("re:")]
-        #: Number of patterns that are regular expressions or have wildcards.
+        #: Number of patterns that are regular expressions or contain wildcards.
         self.expressions = len(self._wildcards) + len(self._regular)
         self._runs = frozenset(text.strip(".") for text in plain)
         self._starts = frozenset(run.split(".")[0] for run in self._runs)

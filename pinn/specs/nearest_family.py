@@ -7,7 +7,7 @@ from pinn.errors import PinnError
 from pinn.specs.config_fields import ConfigFields, is_type, marked_kinds, models_file
 from pinn.specs.model import ModelSpec
 
-#: Model family that each group of config.json keys suggests; the first match is the nearest family.
+#: Nearest model family, by group of config.json keys that suggests it; the first match counts.
 _FAMILIES = (
     (("index_topk", "kv_lora_rank"), "deepseek_v32"), (("kv_lora_rank",), "deepseek_v3"),
     (("linear_num_key_heads",), "qwen3_next"), (("linear_attn_config",), "kimi_linear"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pinn.errors import PinnError
 
-#: Bytes per element of activations in memory between kernels (16 bits).
+#: Bytes per activation element in memory between kernels (16 bits).
 ACTIVATION_BYTES = 2.0
 
 
@@ -40,12 +40,12 @@ class Precision:
         return self.math == "fp8" and not self.dynamic_activations
 
 
-#: Number formats by name. fp8 scales activations by their values in each step. fp8_static scales
-#: them by factors from the checkpoint, which the kernels before a multiplication apply. Block
-#: scales are as follows: fp8_block has an fp32 scale per 128 x 128 weights, int4 an fp16 scale per
-#: group of 128 (or 32 at worst), mxfp4 an 8-bit scale per 32 (OCP MX specification 1.0), nvfp4 an
-#: fp8 scale per 16, and bitsandbytes' nf4 an fp32 scale per 64. mxfp4 multiplies 16-bit
-#: activations, at the 16-bit rate at best: ``w4a16_mxfp4`` of aiconfigurator-core 0.12.0
+#: Number formats by name. fp8 scales activations dynamically, by their values in each step.
+#: fp8_static scales them by factors from the checkpoint, which the kernel before the matrix product
+#: applies. Formats with block scales: fp8_block has an fp32 scale per 128 x 128 weights, int4 an
+#: fp16 scale per group of 128 (or 32 at worst), mxfp4 an 8-bit scale per 32 (OCP MX specification
+#: 1.0), nvfp4 an fp8 scale per 16, and bitsandbytes' nf4 an fp32 scale per 64. mxfp4 multiplies
+#: 16-bit activations, at the 16-bit rate at best: ``w4a16_mxfp4`` of aiconfigurator-core 0.12.0
 #: (``moe_perf``) reaches at most 625 TFLOP/s on B200 in vLLM 0.24.0 and SGLang 0.5.14, where mxfp8
 #: reaches 2,490. mxfp4_mxfp8 is an mxfp4 checkpoint served with mxfp8 activations, which multiply
 #: at the 8-bit rate (vLLM's VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8). Formats with ``_wo`` quantize

@@ -17,8 +17,8 @@ from pinn.specs.quantization_formats import named_formats
 #: Number formats, each with the patterns of its matrices; None means the model's own format.
 Groups = tuple[tuple[ModulePatterns, Precision | None], ...]
 
-#: Share of a weight type's bytes in formats other than the assumed one, above which a warning
-#: reports them.
+#: A warning reports a weight type if more than this share of its bytes is in formats other than the
+#: assumed one.
 _REPORTED_SHARE = 0.1
 _HEADS = ("lm_head", "model.lm_head", "language_model.lm_head")
 
@@ -96,7 +96,7 @@ def read_quantization(
         named = [(["Linear"], fallback)]
     groups = [(ModulePatterns(t, source), precision(f) if f else None) for t, f in named]
     # A pattern of a matrix's name takes precedence over the class name "Linear" (vLLM:
-    # find_matched_target), so groups with "Linear" are last.
+    # find_matched_target), so groups with "Linear" come last.
     groups.sort(key=lambda group: group[0].is_default)
     ignored = ModulePatterns(_ignored(block), source)
     head = next((form for targets, form in groups if targets.names(_HEADS)), None)

@@ -12,7 +12,7 @@ from typing import Any
 from pinn.errors import PinnError
 from pinn.specs.quantization_block import Block, quantization_words
 
-#: Lists of patterns of matrix names, each with the key of its format in ``PRECISIONS``; None means
+#: Lists of patterns of matrix names, each with the key of a format in ``PRECISIONS``; None means
 #: the model's own format.
 Named = list[tuple[list[str], str | None]]
 
@@ -35,7 +35,7 @@ def named_formats(block: Block) -> Named:
     return _READERS[method](block)
 
 
-# Methods with a single format for all matrices that are not excluded from quantization.
+# Methods with one format for all matrices that are not excluded from quantization.
 
 
 def _fp8(block: Block) -> Named:
@@ -70,7 +70,7 @@ _BITS = {"4": "int4_wo", "8": "int8_wo"}
 
 
 def _integers(block: Block) -> Named:
-    bits = block.values.get("bits", block.values.get("w_bit"))  # a number or a text: 4 or "4"
+    bits = block.values.get("bits", block.values.get("w_bit"))  # a number or text: 4 or "4"
     found: Named = [
         ([f"re:{rule.removeprefix('+:')}"], block.named("bits", own.get("bits", bits), _BITS))
         for rule, own in block.objects("dynamic").items()
@@ -177,7 +177,7 @@ def _compressed(block: Block) -> Named:
         own = Block(group, f"{block.source}: config_groups: {name}")
         targets = own.texts("targets") or _ALL
         if len(targets) == 1 and targets[0].endswith("Attention"):
-            continue  # these scales are of the KV cache, not of weights
+            continue  # these scales are for the KV cache, not for weights
         weights, inputs = own.part("weights"), group.get("input_activations")
         kind = _kind(weights, str(weights.get("strategy")))
         found.append((targets, _scheme(block, f"weights of {name}", kind, _inputs(inputs))))

@@ -9,7 +9,7 @@ from pinn.specs.images import ImageReader, parse_size
 from pinn.specs.media import MediaItem, Unread
 
 IMAGE, AUDIO = "image", "audio"
-#: Command-line options by type of media; the first option of a type is the one that requests it.
+#: Command-line options by type of media. The first option of each type requests it.
 OPTIONS = {
     IMAGE: ("--images-per-request", "--image-size"),
     AUDIO: ("--audio-seconds", "--audios-per-request"),

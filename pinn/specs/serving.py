@@ -12,16 +12,17 @@ from pinn.specs.speculation import MOST_TOKENS, NONE, read_acceptance
 
 VLLM, SGLANG, TRTLLM = ENGINES = ("vllm", "sglang", "trtllm")
 GENERATION_CONFIGS = ("auto", "vllm")
-#: SGLang's name of the library (DeepEP) that exchanges tokens between the experts' GPUs.
+#: SGLang's name for the library (DeepEP) that exchanges tokens between the experts' GPUs.
 DEEPEP = "deepep"
-#: vLLM's CUDA graph modes: whole steps, pieces between attention layers, or no graphs.
-#: ``FULL_AND_PIECEWISE`` captures whole decode steps, and steps with prompts in pieces.
+#: vLLM's CUDA graph modes: graphs of whole steps, graphs of the pieces between attention layers, or
+#: no graphs. ``FULL_AND_PIECEWISE`` captures decode steps as a whole and steps with prompts in
+#: pieces.
 CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
 RUNNERS = ("auto", GENERATE, POOLING)
-#: Ways in which tensor-parallel GPUs share an image encoder: each GPU has a part of every matrix,
-#: or encodes whole images.
+#: Ways to distribute an image encoder over tensor-parallel GPUs: each GPU has a part of every
+#: matrix, or each GPU encodes whole images.
 ENCODER_MODES = WEIGHTS, DATA = ("weights", "data")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2")
 

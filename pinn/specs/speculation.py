@@ -23,7 +23,7 @@ METHODS = NGRAM, DRAFT_MODEL, EAGLE, EAGLE3, MTP = "ngram", "draft_model", "eagl
 
 #: Value of ``--speculative-config`` that disables speculative decoding.
 NONE = "none"
-#: Maximum number of draft tokens per step; a larger number is refused as a mistake.
+#: Maximum number of draft tokens per step. A larger number is rejected as a mistake.
 MOST_TOKENS = 64
 
 
@@ -55,9 +55,9 @@ class AssumedAcceptance(NamedTuple):
 # Acceptance rates are derived from measurements: the minimum number of tokens per step that
 # SGLang's own tests accept (0.5.23's wheel, sglang/test/server_fixtures and
 # kits/spec_server_kits.py: GSM8K), converted to the equal rate at all positions that yields this
-# number. The rate of mtp is instead the one that fits measured deployments. The ends of the range
-# are rates of greedy sampling in papers, cited from memory. Rates vary by tenths with text, model
-# and sampling.
+# number. The rate of mtp is instead fitted to measured deployments. The ends of the range are rates
+# of greedy sampling from papers, which were not verified. Rates vary by tenths with text, model and
+# sampling.
 
 
 @cache
@@ -222,9 +222,9 @@ def asked_of_trtllm(config: str) -> Speculation:
 #: Values of ``--speculative-num-steps``, ``-eagle-topk`` and ``-num-draft-tokens`` that SGLang
 #: chooses for a tree of drafts and for a chain (0.5.23 arg_groups/speculative_hook.py:
 #: ``_auto_choose_speculative_params``, before 0.5.13 ``server_args.py:
-#: auto_choose_speculative_params``). Llama models have a tree. Until 0.5.7, all other model types
-#: also have a tree, except ``_CHAINED_AT_FIRST`` and, from 0.5.6 on, GLM-4. Separate draft models
-#: always draft a chain.
+#: auto_choose_speculative_params``). Llama models use a tree. Until 0.5.7, so do all other model
+#: types, except ``_CHAINED_AT_FIRST`` and, from 0.5.6 on, GLM-4. Separate draft models always draft
+#: a chain.
 _SGLANG_TREE, _SGLANG_CHAIN = (5, 4, 8), (3, 1, 4)
 _CHAINED_AT_FIRST = {"deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "gpt_oss"}
 #: SGLang's default number of draft tokens for n-gram speculation (``_handle_ngram``; before 0.5.10

@@ -22,13 +22,13 @@ from pinn.surrogate.step_features import STEP_FEATURES
 if TYPE_CHECKING:
     import torch
 
-#: Array type, numpy's or torch's; all arrays in one call of :func:`forward` have the same type.
+#: Array type, numpy's or torch's. All arrays in a call of :func:`forward` have the same type.
 A = TypeVar("A", np.ndarray, "torch.Tensor")
 
 #: Maximum of the setting ``beta_bound``: a correction by a factor of 5e21.
 _MOST_BOUND = 50.0
 
-#: Names of the network's arrays that are statistics of the training inputs.
+#: Names of the network's arrays that contain statistics of the training inputs.
 INPUT_SCALE = ("mean", "scale", "low", "high", "rate_low", "rate_high")
 
 
@@ -169,8 +169,8 @@ def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
     """
     lower = weights["elasticity_lower"]
     span = weights["elasticity_upper"] - lower
-    # Position of an elasticity of 0 within its range. It is kept away from 0 and 1, because the
-    # sigmoid has no gradient there.
+    # Position of an elasticity of 0 within its range, kept away from 0 and 1, where the sigmoid has
+    # no gradient.
     zero = xp.clip(-lower / span, 0.1, 0.9)
     raw = _linear(xp, weights, "elasticity_head", hidden).reshape(-1, *span.shape)
     return lower + span * xp.sigmoid(raw + (xp.log(zero) - xp.log1p(-zero)))

@@ -19,7 +19,7 @@ from pinn.surrogate.featurizer import DESCRIPTORS, RATES
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-# The file is a safetensors file; its header describes the network. Reading it runs no code.
+# The file is a safetensors file whose header describes the network. Reading it runs no code.
 
 FORMAT_VERSION = 2
 

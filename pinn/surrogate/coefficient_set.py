@@ -24,17 +24,18 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 # JSON file of one deployment's coefficients, which commands read with ``--coefficients``.
 #
 # Numbers have enough digits to be read back exactly. ``pinn coefficients --json`` writes such a
-# file from the network's prediction, and ``pinn calibrate`` from measurements. A calibrated file
-# also has each coefficient before the calibration (``base``) and the fit itself (``calibration``).
+# file from the network's predictions; ``pinn calibrate`` writes one from measurements. A calibrated
+# file also has each coefficient before the calibration (``base``) and the fit itself
+# (``calibration``).
 
 SCHEMA = "pinn coefficients 1"
 
 _FACTS = ("model", "gpu", "precisions", "serving", "named")
 
-#: Keys of ``named``, which has the names as the user gave them, to make the deployment again.
+#: Keys of ``named``, which stores the names given by the user, to recreate the deployment.
 NAMED = ("model", "gpu", "precision", "force")
 
-#: Flags on which coefficients depend. All other flags only change step features or scheduling.
+#: Flags that affect coefficients. All other flags affect only step features or scheduling.
 _COST_FLAGS = tuple(flag.name for flag in flags_of(ServingSpec) if flag.decides_cost)
 
 
@@ -263,8 +264,8 @@ def _checked_entries(tree: object, part: str, path: Path) -> dict[str, dict[str,
         )
     registry = REGISTRIES[part]
     entries = {k: e if isinstance(e, dict) else {"value": e} for k, e in given.items()}
-    # Skip unknown coefficients that are 0: files of earlier versions have coefficients that this
-    # version lacks, and a coefficient of 0 has no effect.
+    # Skip unknown coefficients that are 0. Files of earlier versions may contain coefficients that
+    # this version lacks, and a coefficient of 0 has no effect.
     known = {k: e for k, e in entries.items() if k in registry or e.get("value") != 0}
     odd = sorted(set(known) ^ set(registry))
     if odd:

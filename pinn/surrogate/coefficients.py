@@ -12,16 +12,16 @@ from pinn.errors import PinnError
 from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
 from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 
-# Named coefficients of deployments: the output of the network, and the input of all later stages.
+# Named coefficients of deployments: the network's output, and the input of all later stages.
 
-#: Part of the coefficients, ``beta`` or ``alpha`` -> its features, in order.
+#: Features of the step coefficients (beta) and of the request coefficients (alpha), in order.
 REGISTRIES: dict[str, Mapping[str, StepFeature | RequestFeature]] = {
     "beta": STEP_FEATURES,
     "alpha": REQUEST_FEATURES,
 }
 
 #: Names of all coefficients, such as ``beta.gemm``: first betas, then alphas. Vectors of all
-#: coefficients have this order.
+#: coefficients are in this order.
 NAMES: tuple[str, ...] = tuple(
     f"{part}.{name}" for part, registry in REGISTRIES.items() for name in registry
 )

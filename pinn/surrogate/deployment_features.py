@@ -30,10 +30,10 @@ from pinn.specs.model import Sampling
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Indices of the features that count once per step, even if the step has draft passes.
+#: Indices of the features that count once per step, even in a step with draft passes.
 ONCE = tuple(list(STEP_FEATURES).index(name) for name in ("step", "request"))
-#: CUDA graph size, in tokens, above that of any step: an engine with CUDA graphs is assumed to run
-#: every draft pass as a graph.
+#: CUDA graph size, in tokens, larger than any step, since an engine with CUDA graphs is assumed to
+#: run every draft pass as a graph.
 _ALWAYS_A_GRAPH = 1e18
 
 
@@ -168,7 +168,7 @@ def deployment_features(
     if costs is None:
         return step_features(step_costs([deployment]), sums)
     verified = step_features(costs.verified, drafted_sums(sums, costs.tokens, "decode_requests"))
-    # Host work per request counts once, however many of its tokens are verified.
+    # Host work per request counts once, regardless of the number of verified tokens.
     verified[..., ONCE] = step_features(costs.verified, sums)[..., ONCE]
     return verified + drafting_features(deployment, sums)
 

@@ -36,15 +36,16 @@ from pinn.specs.request_media import (
 )  # fmt: skip
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
 
-#: Log half-width of the 90 % interval of an encoder's time: 1.645 times the spread of prefill
-#: attention (0.4), the widest prior of a similar kernel (``data/features/step_features.csv``).
+#: Log half-width of the 90 % interval of an encoder's time: 1.645 times the standard deviation for
+#: prefill attention (0.4), the widest prior of a similar kernel
+#: (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of groups of items in an example step. The time of each further group is the time of this
-#: step minus that of a step with one item, divided by the number of further groups. The items of a
-#: group are encoded at the same time.
+#: Number of groups of items in an example step. The time of each further group is this step's time
+#: minus that of a step with one item, divided by the number of further groups. The items of a group
+#: are encoded together.
 _MANY = 8
 #: Step features whose overheads are not part of an encoder's work: encoders are not scheduled, and
-#: launches are timed separately, because they overlap the GPU's work.
+#: launches are timed separately because they overlap GPU work.
 _APART = ("step", "request", "launched_layer")
 
 
@@ -198,7 +199,7 @@ def _seconds(
     kernels: Path, encoder: EncoderSpec, gpu: GpuSpec, ranks: EncoderRanks, item: MediaItem
 ) -> list[float]:
     """Return the time of a step's first item, and of each further group of items, in seconds."""
-    # Import only when needed, because these modules load torch, which is slow.
+    # Imported only when needed, because these modules load torch, which is slow.
     from pinn.kernels.encoder import EncodedItems, kernel_seconds, layer_steps
     from pinn.kernels.surrogates import KernelSurrogates
 

@@ -7,7 +7,7 @@ from pinn.common import Json, JsonObject
 from pinn.common.run_names import short_names
 from pinn.surrogate.coefficient_set import CoefficientSet
 
-#: Names of metrics in sentences, by metric of an interval.
+#: Names of metrics in sentences, by interval metric.
 METRIC_NAMES = {"tpot": "step time", "ttft": "TTFT"}
 
 #: Lower and upper end of a prediction interval.
@@ -68,7 +68,7 @@ class Evidence:
         return f"{100 * self.level:.0f} % intervals below saturation ({self.reference}): {named}."
 
 
-#: Function of batches, given as text, that returns the evidence for the batches' step times.
+#: Function that returns the evidence for the step times of batches, which are given as text.
 FindEvidence = Callable[[Sequence[str]], Evidence]
 
 

@@ -27,12 +27,12 @@ from pinn.specs.model import (
 )
 from pinn.specs.precision import Precision
 
-#: Names of the GPU's rates. Inputs are their logarithms relative to an H100 SXM's (datasheet
-#: DS-10313-001).
+#: Names of the GPU's rates. The network's inputs are their logarithms relative to an H100 SXM
+#: (datasheet DS-10313-001).
 RATES: tuple[str, ...] = ("memory_bandwidth", "peak_compute", "link_bandwidth")
 REFERENCE_RATES = (3.35e12, 989e12, 450e9)
 
-#: Smallest side of a tensor-core kernel's tile, in elements; the feature of a width is log2(1 +
+#: Smallest side of a tensor-core kernel's tile, in elements. The feature of a width is log2(1 +
 #: width / tile).
 _TILE = 64.0
 
@@ -153,7 +153,7 @@ def _log_rates(gpu: GpuSpec) -> np.ndarray:
     return np.log((memory, gpu.peak_flop_per_s["bf16"], links)) - np.log(REFERENCE_RATES)
 
 
-#: Tensor-, data- and expert-parallel size of a deployment.
+#: Tensor-parallel, data-parallel and expert-parallel size of a deployment.
 Sizes = tuple[int, int, int]
 
 
@@ -185,7 +185,7 @@ def _row(
     return np.array([values[name] for name in DESCRIPTORS]), _log_rates(gpu)
 
 
-#: Names of the features of a deployment, without the GPU's rates, in the order of every input row.
+#: Names of the features of a deployment, without the GPU's rates, in the order of each input row.
 DESCRIPTORS: tuple[str, ...] = (
     "layers", "hidden_size", "qkv_width", "output_width", "dense_ffn_width", "shared_ffn_width",
     "head_width", "heads", "kv_heads", "head_dim", "latent_attention", "full_width_norm",
@@ -219,9 +219,9 @@ def featurize(
     return free.reshape(-1, len(DESCRIPTORS)), rates.reshape(-1, len(RATES))
 
 
-#: Minimum scale of a feature. With a smaller scale, a feature that hardly varies in the training
-#: data would be magnified if a new deployment differs in it. An assumption; features are logarithms
-#: to base 2 or shares.
+#: Minimum scale of a feature. A smaller scale would magnify a feature that hardly varies in the
+#: training data if a new deployment differs in it. The value is an assumption; features are
+#: logarithms to base 2 or shares.
 MIN_SCALE = 0.25
 
 

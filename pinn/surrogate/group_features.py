@@ -25,8 +25,8 @@ from pinn.specs.serving import VLLM
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Mask of the features of the experts' work on tokens. The fixed host time of layers with experts
-#: is not included, because it is part of each rank's own time.
+#: Mask of the features of the experts' work on tokens. The fixed host time of expert layers is
+#: excluded, because it is part of each rank's own time.
 _OF_EXPERTS = np.array(
     [f.part == "experts" and f.resource != "host" for f in STEP_FEATURES.values()]
 )

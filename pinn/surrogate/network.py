@@ -19,18 +19,18 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # Bounds on elasticities: relative changes of step time coefficients (betas) per relative change of
 # a GPU's memory bandwidth, peak FLOP/s or link bandwidth, d log(beta) / d log(rate).
 #
-# Within these bounds, no step time grows with a rate; the network keeps to them by construction.
-# If a feature shrinks as 1 / bandwidth, its beta may grow with this bandwidth, at most
-# proportionally: efficiency then falls on faster memory, but the time does not rise. Any other beta
-# may only shrink. This includes betas of arithmetic: each number format has its own peak FLOP/s,
-# but the network's input ``peak_compute`` is only the bf16 peak.
+# Within these bounds, no step time increases with a rate; the network satisfies them by
+# construction. If a feature is proportional to 1 / bandwidth, its beta may grow at most in
+# proportion to this bandwidth: efficiency then decreases on faster memory, but the time does not
+# increase. Any other beta may only decrease. This includes betas of arithmetic: each number format
+# has its own peak FLOP/s, but the network's input ``peak_compute`` is only the bf16 peak.
 
-#: Resource of a step feature -> GPU rate to which the feature's time is inversely proportional, if
-#: its beta may grow with this rate.
+#: GPU rate to which the time of a resource's features is inversely proportional and with which
+#: their betas may grow, by resource.
 _OWN_RATE = {"bandwidth": "memory_bandwidth", "link": "link_bandwidth"}
 
 #: Minimum d log(beta) / d log(rate) of each beta and GPU rate. It is an assumption that limits
-#: extrapolation; physics has no such bound.
+#: extrapolation, not a law of physics.
 _STEEPEST = -0.5
 
 
@@ -99,8 +99,8 @@ class CoefficientNetwork(nn.Module):
             )
         )
         lower, upper = elasticity_bounds()
-        # Copy the arrays: buffers that share memory would overwrite each other when weights are
-        # loaded.
+        # Copy the arrays, because buffers with shared memory would overwrite each other when
+        # weights are loaded.
         known = {
             name: torch.tensor(getattr(scale, name), dtype=torch.float64) for name in INPUT_SCALE
         }

@@ -31,7 +31,7 @@ _SPECULATIVE = (
     "intervals are those of steps without them, and times per token assume the "
     "stated acceptance rate."
 )
-#: Maximum number of CUDA graph sizes that are printed; of more sizes, only the last follows.
+#: Maximum number of CUDA graph sizes to print; of further sizes, only the last one is printed.
 _LISTED = 4
 
 
@@ -137,7 +137,8 @@ def _shown(value: object) -> str:
     return f"{' '.join(map(str, value[:_LISTED]))} .. {value[-1]}"
 
 
-#: Part of the coefficients -> title of its table, and unit of its coefficients without a unit.
+#: Title of the table of each part of the coefficients, and unit of its coefficients without their
+#: own unit.
 _PARTS = {
     "beta": (
         "coefficients (beta) of a step's time: host + max(launch, GPU), each a sum of beta x "

@@ -162,7 +162,7 @@ STEP_FEATURES: dict[str, StepFeature] = {row["name"]: _feature(row) for row in _
 
 
 # The host launches kernels while the GPU works. A step takes the host's own time plus the maximum
-# of launching and the GPU's work.
+# of launching time and GPU time.
 
 _PARTS = np.array([feature.part for feature in STEP_FEATURES.values()])
 #: Masks of the step features of the host's own time, of launching, and of the GPU's work.

@@ -19,7 +19,8 @@ from pinn.surrogate.deployment_features import deployment_floor_seconds, padded_
 from pinn.surrogate.featurizer import featurize
 from pinn.surrogate.step_features import step_time
 
-# A surrogate predicts the coefficients of deployments, and with these the seconds of steps.
+# A surrogate predicts the coefficients of deployments, and from these the times of steps in
+# seconds.
 
 
 @runtime_checkable

@@ -37,7 +37,7 @@ PARTS: dict[str, str] = {
     "launching": "GPU idle time while waiting for kernel launches outside CUDA graphs",
     "host": "CPU: scheduling, input preparation, work per request",
 }
-#: Additional part of steps under speculative decoding with a draft model on the GPU.
+#: Additional part of steps that use speculative decoding with a draft model on the GPU.
 DRAFTING: dict[str, str] = {
     "drafting": "layers and LM head of the draft model, over all drafting passes"
 }
@@ -46,8 +46,8 @@ ENCODING: dict[str, str] = {
     "encoder": "vision encoder, summed from measured kernels; never measured as a whole"
 }
 
-#: Part of features and operators that are matrix multiplications. The breakdown splits it: the time
-#: for one token is the part ``weights``, the rest is ``matmul_arithmetic``.
+#: Part of features and operators that are matrix multiplications. The breakdown splits this part:
+#: the time for one token is ``weights``, the rest is ``matmul_arithmetic``.
 _GEMM = "gemm"
 #: Parts of a step, by step feature; the breakdown splits the part ``gemm`` in two.
 PART_OF_FEATURE: dict[str, str] = {name: f.part for name, f in STEP_FEATURES.items()}
@@ -57,7 +57,7 @@ PART_OF_OPERATOR: dict[str, str] = {
     for operator in COMPOSED_PARTS
 }
 
-#: Batch of one decode without context. Its matrix multiplications take the time of reading the
+#: Batch of a single decode without context, whose matrix multiplications take the time to read the
 #: weights once.
 _ONE_TOKEN = UniformBatches(*(np.array([x]) for x in (1.0, 0.0, 0.0, 0.0, 0.0)))
 

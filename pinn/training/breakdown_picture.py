@@ -18,7 +18,7 @@ from pinn.units import MICROSECOND
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: Colours and hatches by part of a step, chosen so that neighbouring parts differ without colour.
+#: Colours and hatches by part of a step. Neighbouring parts are distinguishable without colour.
 PART_LOOKS = dict(
     zip(
         PARTS,
@@ -31,9 +31,9 @@ PART_LOOKS = dict(
     )
 )  # fmt: skip
 
-#: Maximum number of kernels that are drawn per step; all other kernels are drawn as one bar.
+#: Maximum number of kernels to plot per step; all other kernels are plotted as one bar.
 _KERNELS = 8
-#: Minimum share of the step time at which a segment of the bar is labelled with its time.
+#: Minimum share of the step time for a segment of the bar to be labelled with its time.
 _LABELLED_SHARE = 0.05
 
 

@@ -102,7 +102,7 @@ class Distillation(lightning.LightningModule):
         self.register_buffer("groups", torch.tensor(FEATURE_GROUPS, dtype=torch.float32), False)
         masks = torch.tensor(np.stack([HOST, LAUNCHING, GPU], axis=1), dtype=torch.float32)
         self.register_buffer("overlapping", masks, False)
-        # Choose the trained parameters here, before a Lightning strategy wraps the module: DDP
+        # Select the trained parameters here, before a Lightning strategy wraps the module: DDP
         # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
@@ -154,7 +154,7 @@ class Distillation(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-# Data loaders of step times summed from kernels, for training and validation.
+# Data loaders of step times composed from kernel times, for training and validation.
 
 
 class _Shuffled(IterableDataset[DistillationRows]):

@@ -82,7 +82,7 @@ def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
         root: Folder of cached folds.
     """
     surrogates = fitted_surrogates(learner.kernels, fold.exclude)
-    # The cache key depends on the content of the surrogates, not on the folder that they are in.
+    # The cache key depends on the content of the surrogates, not on their folder.
     plain = replace(learner.kernels, released=None, cache="", tables="")
     recipe, aside = replace(learner, kernels=plain), {"kernels": learner.kernels}
     place = remembered_folder(_learn, recipe, fold, surrogates.digest(), root=root, aside=aside)

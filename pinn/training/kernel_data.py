@@ -101,7 +101,7 @@ def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[D
     return synthetic + catalog_deployments(settings.catalog, gpus, settings.seed + 2, allowed)
 
 
-#: Number that is added to the seed for validation deployments and their batches.
+#: Number added to the random seed for validation deployments and their batches.
 _VALIDATION_SEED = 1_000_000
 
 

@@ -23,9 +23,10 @@ FIGURE_WEIGHTS = {
     "itl_mean_s": 0.5,
 }  # fmt: skip
 
-#: Relative change of all betas, up and down, with which runs are simulated to measure gains.
+#: Relative change, up and down, of all step coefficients (betas), for simulating the gains of runs.
 _NUDGE = 0.01
-#: Bounds of a gain. Near saturation, E2E latency changes by many times the change of the step time.
+#: Bounds of a gain. Near saturation, the change in E2E latency is many times the change in step
+#: time.
 _GAINS = (0.3, 10.0)
 
 
@@ -57,7 +58,7 @@ class RunRows:
     weight: Float[np.ndarray, " n"]
 
 
-#: Empty ``RunRows``, for fits without serving runs.
+#: Empty ``RunRows`` for fits without serving runs.
 NO_RUNS = RunRows(
     np.zeros(0, dtype=np.int64),
     np.zeros((0, len(STEP_FEATURES))),

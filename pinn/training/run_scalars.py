@@ -37,23 +37,24 @@ _OPERATORS, _SHARED = len(COMPOSED_PARTS), len(COMPOSED_PARTS) + len(_OVERHEAD_C
 _OWN = _OPERATORS + 1
 _DIRECT = _SHARED + len(PRIOR_ALPHA)
 
-#: Matrix with 1 where a per-model effect (column) scales the seconds of a shared factor (row). The
-#: rows of alphas are 0, because alphas have no per-model effects.
+#: Matrix with 1 where a per-model effect (column) scales the times of a shared factor (row). The
+#: rows of request coefficients (alphas) are 0, because they have no per-model effects.
 _EFFECTS = np.eye(_DIRECT, _OWN)
 _EFFECTS[_OPERATORS:_SHARED, -1] = 1.0
 _EFFECTS[_SHARED:] = 0.0
 
-#: Maximum distance of a log factor from its prior, in prior standard deviations. It keeps
+#: Maximum distance of a log factor from its prior, in prior standard deviations, which keeps
 #: exponentials from overflowing.
 FARTHEST_SPREADS = 6.0
 
 #: Maximum number of Gauss-Newton steps per fit, a numerical limit.
 _STEPS = 200
-#: Number of rounds after which only half of each change of factors is applied. Near saturation,
-#: batches react so strongly that full changes would oscillate around the solution.
+#: Number of rounds with full changes of factors. Later rounds apply only half of each change,
+#: because near saturation batches react so strongly that full changes would oscillate around the
+#: solution.
 _WHOLE_ROUNDS = 3
 #: Median relative latency error above which a change that increases the error is halved. Far from
-#: the solution, latencies are not linear, and the fit may end in another minimum.
+#: the solution, latencies are nonlinear, and the fit could converge to another minimum.
 _TOO_FAR = 0.25
 
 Logs = Float[np.ndarray, " logs"]
@@ -128,7 +129,7 @@ class RunFit:
         }
 
 
-#: Key that checkpoints of earlier versions have for ``model_effects``.
+#: Key for ``model_effects`` in checkpoints of earlier versions.
 _OLD_EFFECTS = "departures"
 
 
@@ -267,7 +268,7 @@ class _Figures:
     def rows_at(self, logs: Logs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return matrix, target and standard deviations of the problem linearized at ``logs``."""
         error, direct = self.errors(logs)
-        # Derivatives by per-model effects; the axes are latency, model and effect.
+        # Derivatives with respect to per-model effects; the axes are latency, model and effect.
         own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))
         of_model = self.model >= 0
         own[of_model, self.model[of_model]] = (direct @ _EFFECTS)[of_model]

@@ -47,7 +47,7 @@ class ServingFitSettings:
 
 
 #: Minimum ratio of TTFT to the time of the steps up to the first token. The API server's work
-#: overlaps with these steps and hides at most the rest of their time.
+#: overlaps with these steps and hides at most the remaining share.
 LEAST_STEPS_SHARE = 0.5
 
 Seconds = TypeVar("Seconds", Tensor, np.ndarray)
@@ -117,7 +117,7 @@ class ServingFit(lightning.LightningModule):
         super().__init__()
         self.save_hyperparameters({**asdict(settings), "network": asdict(network.settings)})
         self.network, self.settings = network, settings
-        # Choose the trained parameters here, before a Lightning strategy wraps the module: DDP
+        # Select the trained parameters here, before a Lightning strategy wraps the module: DDP
         # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
 
@@ -155,8 +155,8 @@ class ServingFit(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-#: Number of optimizer steps per epoch, each on all rows; with many, Lightning's overhead per epoch
-#: hardly matters.
+#: Number of optimizer steps per epoch, each on all rows. It is large enough that Lightning's
+#: overhead per epoch hardly matters.
 STEPS_PER_EPOCH = 100
 
 

@@ -24,15 +24,14 @@ from pinn.surrogate.group_features import group_features
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
-# Measured deployments as rows that are linear in the coefficients.
+# Measured deployments as rows whose metrics are linear in the coefficients.
 #
-# Each row's benchmark is simulated once, with every coefficient at its prior. The requests that
-# share a step hardly depend on step times, so other coefficients give nearly the same batches. Mean
-# TPOT and TTFT are then linear in step features and in the API server's work.
-# Training uses these features. Predictions of a trained network simulate the benchmark again
-# (``simulate_rows``).
+# Each row's benchmark is simulated once, with every coefficient at its prior mean. Which requests
+# share a step hardly depends on step times, so other coefficients yield nearly the same batches.
+# Mean TPOT and TTFT are then linear in step features and in the API server's work. Training uses
+# these features. Predictions of a trained network simulate the benchmark again (``simulate_rows``).
 
-#: Prior coefficients, with which the benchmarks of rows are simulated.
+#: Prior means of the coefficients, with which the benchmarks of rows are simulated.
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
 PRIOR_ALPHA = np.array([f.prior for f in REQUEST_FEATURES.values()])
 

@@ -20,13 +20,14 @@ from pinn.surrogate.batch_marks import batch_marks
 from pinn.training.breakdown import DRAFTING, ENCODING, PART_OF_FEATURE, PARTS, Breakdown
 from pinn.units import MICROSECOND
 
-#: Maximum ratio between the sizes of a kernel and of its nearest measured kernel at which the
-#: kernel's time counts as measured.
+#: A kernel's time counts as measured if the ratio between its sizes and those of the nearest
+#: measured kernel is at most this.
 NEAR = 1.1
-#: Maximum number of steps that a table shows side by side.
+#: Maximum number of steps shown side by side in a table.
 _ABREAST = 2
 _MORE = "More: --explain (contents of each part; measured kernels), --plot, --json FILE."
-#: Default kernel sizes, which are not printed: no window, gated FFN (3 matrices), no parallelism.
+#: Default kernel sizes, which are not printed: no attention window, gated FFN (3 matrices), no
+#: parallelism.
 _USUAL = {"window": 0.0, "matrices": 3.0, "tensor_parallel": 1.0, "expert_parallel": 1.0}
 
 

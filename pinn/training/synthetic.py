@@ -17,17 +17,18 @@ from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 from pinn.training.synthetic_models import synthetic_model
 
-#: Maximum share of GPU memory for weights. An assumption: vLLM's default, 0.9, also includes the KV
-#: cache.
+#: Maximum share of GPU memory for weights (an assumption; vLLM's default of 0.9 also includes the
+#: KV cache).
 WEIGHTS_SHARE = 0.85
-#: Maximum log ratio of a synthetic GPU's rates to those of a real GPU. For comparison, an H200 has
-#: 1.43 times the memory bandwidth of an H100 and equal peak FLOP/s, by their datasheets.
+#: Maximum log ratio of a synthetic GPU's rates to those of a real GPU. For comparison: according to
+#: their datasheets, an H200 has 1.43 times the memory bandwidth of an H100, and equal peak FLOP/s.
 OTHER_RATES = 0.4
-#: Number of deployments on real GPUs per deployment on a synthetic GPU. At 1 instead of 3, the
-#: error of the network against its teacher's step times on real GPUs is 0.95 % instead of 0.74 %.
+#: Number of deployments on real GPUs per deployment on a synthetic GPU. On real GPUs, the network's
+#: error relative to its training targets (step times composed from kernels) is 0.74 % with 3, and
+#: 0.95 % with 1.
 REAL_CARDS = 3
-#: Releases of vLLM whose defaults the training deployments use: one without fusion of all-reduces
-#: and norms by default, and one with it.
+#: vLLM releases whose defaults the training deployments use: one that does not fuse all-reduces and
+#: norms by default, and one that does.
 TAUGHT_RELEASES = ("0.15.1", "0.20.1")
 
 
@@ -104,7 +105,7 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     """
     room, ranks = WEIGHTS_SHARE * gpu.memory_bytes, serving.tensor_parallel_size
     if _weight_bytes(model, 1, 1, 1) > room * ranks * serving.data_parallel_size:
-        return None  # this quick check ends 3 of 4 draws; those below take 30 times as long
+        return None  # this check rejects 3 of 4 samples; those below take 30 times as long
     spread = [_other(serving, enable_expert_parallel=True)] if model.moe is not None else []
     for flags in (serving, *spread):
         try:
@@ -116,8 +117,8 @@ def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment 
     return None
 
 
-#: Cached constructors of engine flags and of their variants: few distinct flags occur, and checking
-#: them is slow.
+#: Cached constructors of engine flags and their variants, because few distinct flags occur and
+#: validating them is slow.
 _flags, _other = cache(ServingSpec), cache(replace)
 
 

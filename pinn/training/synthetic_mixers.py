@@ -138,8 +138,8 @@ def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
     return _spread(ffns, [(0.5, coarse), (0.5, chosen), (0.05, window)])
 
 
-#: Share of synthetic models, and function that draws their layers. The shares are assumptions. All
-#: other models have only attention to all keys or to a sliding window.
+#: Share of synthetic models, and function that samples their layers. The shares are assumptions.
+#: All other models have only full or sliding-window attention.
 SHARES: tuple[tuple[float, Callable[..., Groups]], ...] = (
     (0.14, hybrid), (0.08, indexed), (0.07, compressed),
 )  # fmt: skip

@@ -19,8 +19,8 @@ from pinn.specs.precision import precision
 from pinn.training.synthetic_mixers import SHARES, STREAMS, compressed, hybrid
 
 #: Share of synthetic models, and their number formats: of attention, of dense FFN and shared
-#: experts, and of routed experts. The combinations occur in published checkpoints. The shares, like
-#: all probabilities in this file, are assumptions.
+#: experts, and of routed experts. The combinations occur in published checkpoints. All shares and
+#: probabilities in this file are assumptions.
 FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
     (0.18, ("bf16", "bf16", "bf16")),
     (0.10, ("fp8", "fp8", "fp8")),
@@ -38,8 +38,8 @@ FORMATS: tuple[tuple[float, tuple[str, str, str]], ...] = (
 )
 
 
-#: Sampling parameters of synthetic models, drawn with equal probability: greedy as in benchmarks,
-#: vLLM's defaults, and parameters like those of published models.
+#: Sampling parameters of synthetic models, with equal probability: greedy as in benchmarks, vLLM's
+#: defaults, and parameters like those of published models.
 SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(temperature=0),
     Sampling(),
@@ -48,8 +48,8 @@ SAMPLINGS: tuple[Sampling, ...] = (
     Sampling(top_k=20, top_p=0.8, repetition_penalty=1.05),
 )
 
-#: Minimum and maximum width, relative to the hidden size, of a dense FFN and of all active experts
-#: of a token together. Models of the catalog have 2.3 to 8 and 1.6 to 7.
+#: Minimum and maximum widths, relative to the hidden size, of a dense FFN and of all active experts
+#: of a token together. Catalog models have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 

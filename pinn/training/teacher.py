@@ -23,27 +23,27 @@ from pinn.surrogate.step_features import (
     step_features,
 )
 
-# Calibration factors, fitted to serving data: multipliers of kernels, and overheads.
+# Calibration factors fitted to serving data: multipliers of kernel times, and overheads.
 #
 # A handful of measured models cannot identify how coefficients depend on a configuration. They can
-# identify about a dozen numbers that all configurations share. Multipliers correct for kernels
-# that run in an engine but were measured in isolation. Overheads are the cost of unmeasured parts
-# (norms, rotary embedding, host). Each factor has a log-normal prior.
+# identify about a dozen factors shared by all configurations. Multipliers correct for the fact that
+# kernels were measured in isolation but run in an engine. Overheads are the cost of unmeasured
+# parts (norms, rotary embedding, host). Each factor has a log-normal prior.
 
-#: Overheads per unit of a step feature, beyond measured kernel times (from ``STEP_FEATURES``), by
-#: feature.
+#: Overheads per unit of a step feature, in addition to measured kernel times (from
+#: ``STEP_FEATURES``), by feature.
 OVERHEADS: dict[str, Overhead] = {
     name: feature.overhead for name, feature in STEP_FEATURES.items() if feature.overhead
 }
 
-#: Prior spread (log standard deviation) of kernel multipliers. Kernels were measured on one engine,
-#: so multipliers are near 1. This spread and the spreads of overheads were chosen by holding out
-#: one model among the training models of every outer fold (LOG.md).
+#: Prior log standard deviation of kernel multipliers. Kernels were measured on one engine, so
+#: multipliers are near 1. This value and the standard deviations of overheads were chosen by
+#: holding out one model among the training models of every outer fold (LOG.md).
 MULTIPLIER_SPREAD = 0.05
-#: Prior spread of the sampling multiplier, an assumption: sampling was timed only on one GPU, with
-#: PyTorch and without an engine.
+#: Prior log standard deviation of the sampling multiplier, an assumption: sampling was timed on
+#: only one GPU, with PyTorch and without an engine.
 SAMPLING_SPREAD = 0.15
-#: Standard deviation of each multiplier's logarithm, in the order of ``COMPOSED_PARTS``.
+#: Log standard deviation of each multiplier, in the order of ``COMPOSED_PARTS``.
 MULTIPLIER_SPREADS = tuple(
     SAMPLING_SPREAD if name == "sampling" else MULTIPLIER_SPREAD for name in COMPOSED_PARTS
 )
@@ -118,10 +118,10 @@ def prior_scalars() -> Scalars:
 # Groups of operators. Operators of different groups share no step feature, so that each group can
 # be fitted separately.
 #
-# The time of a whole step does not show which feature caused it. In a long prompt of a
-# mixture-of-experts model, moving activations for experts and attention that grows with tokens look
-# alike. A network that confused these two parts had errors of 60 % on models in which one part
-# dominates (LOG.md).
+# The time of a whole step does not show which features caused it. In a long prompt of a
+# mixture-of-experts model, the time for moving experts' activations and the attention time both
+# grow with the tokens. A network that confused these two parts had errors of 60 % on models in
+# which one of them dominates (LOG.md).
 
 
 def _joined() -> list[set[str]]:
@@ -175,7 +175,8 @@ def group_seconds(
     return kernels + (features * scalars.overheads) @ FEATURE_GROUPS
 
 
-# Betas of step times that are summed from kernels: the best-fitting non-negative coefficients.
+# Step coefficients (betas) for step times composed from kernels: the best-fitting non-negative
+# coefficients.
 
 #: Names of the step features that may explain an operator's time, by operator (type of kernels in a
 #: step).
@@ -184,9 +185,9 @@ EXPLAINED_BY: dict[str, tuple[str, ...]] = {
     for operator in COMPOSED_PARTS
 }
 
-#: Weight of a whole step's error relative to the errors of its parts. It makes the errors of parts
-#: cancel in the sum, and reduced the step-time error on batches outside the fit from 1.8 to 1.4 %
-#: (LOG.md).
+#: Weight of a whole step's error relative to the errors of its parts. With this weight, errors of
+#: parts cancel in the sum; it reduced the step time error on batches outside the fit from 1.8 to
+#: 1.4 % (LOG.md).
 WHOLE_WEIGHT = 2.0
 
 _NAMES = list(STEP_FEATURES)
@@ -242,7 +243,8 @@ def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[i
     return [c for c in columns if features[:, c].any()]
 
 
-# Teacher: sums kernel times, scaled by calibration factors, to step times, and fits betas to them.
+# Teacher: composes step times from kernel times, scaled by calibration factors, and fits step
+# coefficients (betas) to them.
 
 
 def projected_parts(

@@ -57,7 +57,7 @@ class TrainerSettings:
             raise PinnError(f"training cannot start with {given} ({reason}): {remedy}") from error
 
 
-#: Function of ``max_epochs`` and ``folder`` that returns a Lightning trainer.
+#: Function that returns a Lightning trainer, given ``max_epochs`` and ``folder``.
 TrainerFactory = Callable[..., lightning.Trainer]
 
 
@@ -106,11 +106,11 @@ def _silence_lightning() -> None:
     """Silence Lightning's hints about settings that this package intends."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     for hint in (
-        # Data-loading workers would not help: a batch is a slice of tensors in memory.
+        # Data-loading workers would not help, because a batch is a slice of tensors in memory.
         "does not have many workers",
         "IterableDataset.*__len__",
         "LeafSpec",
-        "Experiment logs directory",  # A resumed fit logs into a folder with logs.
+        "Experiment logs directory",  # a resumed fit logs into a folder that already has logs
         "Checkpoint directory",
     ):
         warnings.filterwarnings("ignore", message=f".*{hint}.*")

@@ -28,17 +28,17 @@ _GROUP = [
     "model", "gpu", "precision", "tensor_parallel_size", "enable_expert_parallel", "engine_version",
 ]  # fmt: skip
 
-#: Candidate values of the settings: relative spread of a calibration factor, noise of ITL, and
-#: noise of TTFT.
+#: Candidate values of the calibration settings: relative standard deviation of a calibration
+#: factor, noise of ITL, and noise of TTFT.
 _SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
 _TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
 _GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
 
-#: Initial settings of the search; minimum relative gain of a round after which the search
-#: continues; and maximum number of rounds.
+#: Initial settings of the search; minimum relative gain of a round for the search to continue; and
+#: maximum number of rounds.
 _START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3, 4
 
-#: Share of measurements that should be outside the intervals, for which settings are chosen.
+#: Target share of measurements outside the intervals.
 _BEYOND = 0.1
 
 _FIGURES = ("tpot", "ttft")

@@ -163,8 +163,8 @@ def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> floa
 
 # Scores on measured serving runs.
 
-#: Simulated duration of a stage: seconds, or a multiple of a request's latency if that is longer. A
-#: steady state has the same means in longer simulations.
+#: Simulated duration of a stage: a number of seconds, or a multiple of a request's latency if that
+#: is longer. In a steady state, longer simulations have the same means.
 _SECONDS, _LATENCIES = 120.0, 10.0
 
 

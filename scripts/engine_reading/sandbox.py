@@ -20,9 +20,9 @@ from typing import Any
 from engine_reading.wheel import EngineSource, compiled
 from pinn.errors import PinnError
 
-#: Modules of the standard library that an engine's files may import.
+#: Standard library modules that an engine's files may import.
 _PYTHON = ("abc", "copy", "dataclasses", "enum", "functools", "math", "typing", "itertools")
-#: Beginnings of the names of class methods that rules call.
+#: Name prefixes of class methods that rules call.
 _ASKED = (
     "_supports", "supports_", "is_supported_config", "activation_format", "get_clses",
     "is_monolithic", "is_gated", "without_mul",

@@ -36,8 +36,8 @@ _FIELDS = tuple(
     for name in ("schedule", "exec_", "memory", "parallel", "disagg")
 )
 _OVERRIDES = f"{_SRT}/arg_groups/overrides.py"
-#: Memory sizes in GiB, below each of which another rule applies; and an example of a GPU's memory
-#: in each of these ranges.
+#: Memory sizes in GiB below which different rules apply; and an example of a GPU's memory in each
+#: range.
 _BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 
@@ -65,15 +65,15 @@ def _fields(source: EngineSource) -> dict[str, tuple[ast.expr, str]]:
     return found
 
 
-#: Arguments whose default no rule changes: (flag in the table, argument of SGLang, value in the
-#: source -> value in the table).
+#: Arguments whose default no rule changes: (flag in the table, argument of SGLang, values in the
+#: table by value in the source).
 _SINGLE: tuple[tuple[str, str, dict[Any, str] | None], ...] = (
     ("max_prefill_tokens", "max_prefill_tokens", None),
     ("enable_chunked_prefill", "chunked_prefill_size", {None: "yes"}),
     ("cudagraph_padding", "disable_cuda_graph_padding", {False: "yes", True: "no"}),
     ("scheduler_recv_interval", "scheduler_recv_interval", None),
 )
-#: Defaults that pinn assumes in every release, by SGLang setting.
+#: Defaults that pinn assumes for every release, by SGLang setting.
 _EXPECTED = {
     "schedule_policy": "fcfs",
     "schedule_conservativeness": 1.0,
@@ -212,10 +212,10 @@ def settings(source: EngineSource, gib: float, users: MemoryUsers) -> tuple[int,
     return server.chunked_prefill_size, graphs, server.mem_fraction_static
 
 
-#: First release that captures CUDA graphs of prompts by default.
+#: First release that by default captures CUDA graphs of prompts.
 PROMPT_GRAPHS_SINCE = (0, 5, 10)
-#: Types of servers on which memory rules are compared, by their settings. A number of tokens or
-#: requests of 0 or 1 lets the release choose the value itself.
+#: Types of servers for which memory rules are compared, with their settings. If a number of tokens
+#: or requests is 0 or 1, the release chooses the value itself.
 SERVERS = (
     MemoryUsers(0, 0, 1, 0), MemoryUsers(0, 0, 8, 0), MemoryUsers(0, 0, 8, 8),
     *(MemoryUsers(0, 0, 1, 0, algorithm=name) for name in ("EAGLE", "STANDALONE", "NGRAM")),
@@ -252,8 +252,8 @@ def fused_all_reduce(source: EngineSource) -> list[Line]:
     where, architectures, said = _fusion_rule(source)
     if "enable_dp_attention" not in said and "attn_dp_enabled_of" not in said:
         raise source.unread(where, "attention data parallelism does not turn the fusion off")
-    # A condition on one node limits the rule to 8 GPUs. Some releases exclude the H20 because of a
-    # bug with this GPU.
+    # A condition on a single node limits the rule to 8 GPUs. Some releases exclude the H20 because
+    # of a bug on this GPU.
     one_node = "nnodes" in said and "nnodes == 1 or" not in said
     gpus = {SM100: 9 if one_node else None}
     if "sm90" in said:

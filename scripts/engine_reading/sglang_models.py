@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from engine_reading.table import Line
 from engine_reading.wheel import EngineSource, fingerprint
 
-#: Architecture in SGLang -> ``model_type`` of its checkpoints, for architectures with a rule.
+#: ``model_type`` of the checkpoints of each SGLang architecture with a rule.
 _TYPES: dict[str, tuple[str, ...]] = {
     "DeepseekV3ForCausalLM": ("deepseek_v3", "kimi_k2"),
     "DeepseekV32ForCausalLM": ("deepseek_v32",),
@@ -30,7 +30,7 @@ _TYPES: dict[str, tuple[str, ...]] = {
 }
 
 _SRT = "sglang/srt"
-#: Files with rules by architecture and GPU, in the order of the first release that has each file.
+#: Files with rules by architecture and GPU, ordered by the first release that contains them.
 _FILES = (
     f"{_SRT}/server_args.py",
     *(f"{_SRT}/arg_groups/{name}.py" for name in (
@@ -69,7 +69,8 @@ _NAMES = (
     "multimodal_breakable_cuda_graph_supported_model_archs", "CudaGraphConfig",
     "default_prefill_backend",
 )  # fmt: skip
-#: Digests of the functions that contain the rules, by release that a person has read, oldest first.
+#: Digests of the functions that contain the rules, by release whose rules were read by a person,
+#: oldest first.
 DIGESTS: dict[str, str] = {
     "0.5.3.post1": "3c3e9029abfe",
     "0.5.5": "8be7c1938ce7",

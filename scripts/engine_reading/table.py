@@ -15,7 +15,7 @@ KERNEL_COLUMNS = (
     "engine", "format", "since", "until", "least_capability", "below_capability", "spread",
     "kernels", "source",
 )  # fmt: skip
-#: Row of a table of defaults or of kernels: values by name of a column.
+#: Row of a table of defaults or kernels: values by column name.
 Line = dict[str, str]
 #: Consecutive releases, each with its rows for one flag or number format.
 Run = Sequence[tuple[EngineSource, list[Line]]]
@@ -91,7 +91,7 @@ def merged(read: Iterable[tuple[EngineSource, Sequence[Line]]]) -> list[Line]:
         runs = [
             [*run] for _, run in groupby(said, lambda pair: [x | {"source": ""} for x in pair[1]])
         ]
-        # 0.28.0 is written as 0.28, because version 0.28 counts as earlier than 0.28.0.
+        # Write 0.28.0 as 0.28, because version 0.28 is compared as earlier than 0.28.0.
         starts = [run[0][0].version.removesuffix(".0") for run in runs]
         for run, since, until in zip(runs, ["", *starts[1:]], [*starts[1:], ""], strict=True):
             about = {"engine": run[0][0].engine, "since": since, "until": until}

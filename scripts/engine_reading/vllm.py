@@ -17,7 +17,7 @@ RELEASES = (
     "0.20.1", "0.20.2", "0.21.0", "0.22.1", "0.23.0", "0.24.0", "0.25.1", "0.26.0", "0.27.1",
     "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0",
 )  # fmt: skip
-#: Releases without a CPU build in the package index. Their CUDA wheels have hundreds of MB.
+#: Releases without a CPU build in the package index. Their CUDA wheels are hundreds of MB large.
 _CUDA_ONLY = ("0.33.0",)
 
 _ARGS, _CACHE = "vllm/engine/arg_utils.py: EngineArgs", "vllm/config/cache.py: CacheConfig"
@@ -36,8 +36,8 @@ def budgets(source: EngineSource) -> list[Line]:
     """Return rows with the API server's tokens and requests per step, by GPU memory and name."""
     rules = ("get_batch_defaults", "_set_default_args", "_set_default_args_v1")
     rule = source.first(*(f"{_ARGS}.{name}" for name in rules))
-    # The rule compares with multiples of GiB_bytes, so it is evaluated at 0 and at each of these
-    # multiples.
+    # The rule compares memory sizes with multiples of GiB_bytes, so evaluate it at 0 and at each of
+    # these multiples.
     sizes = {
         literal(node.left)
         for node in ast.walk(source.node(rule))
@@ -97,8 +97,7 @@ def prefixes_and_chunks(source: EngineSource) -> list[Line]:
     world = world_of(source, CUDAGraphMode=Symbol("CUDAGraphMode"))
     model = Given(attn_type="hybrid", pooler_config=None, runner_type="generate", is_hybrid=True)
     if rule == newest:
-        # The rule is evaluated for a model that generates text and has attention and recurrent
-        # states.
+        # Evaluate the rule for a generative model with attention and recurrent states.
         for each in ("is_chunked_prefill_supported", "is_prefix_caching_supported"):
             answer = world.ask(f"vllm/config/model.py: ModelConfig.{each}", model)
             setattr(model, each, answer)
@@ -212,7 +211,7 @@ def sampler(source: EngineSource) -> list[Line]:
         register_top_k_top_p_warmups=lambda *_: None,
         FlashInferBackend=Given(supports_compute_capability=lambda _: True),
         apply_top_k_top_p=Symbol("unused"),
-        # Default value of an argument, which is evaluated when the function is defined.
+        # Default value of an argument, evaluated when the function is defined.
         LogprobsMode=Symbol("unused"),
     )
     found = Given(forward_cuda="flashinfer", forward_native="pytorch", forward="")

@@ -14,9 +14,9 @@ from pinn.errors import PinnError
 _MOE = "vllm/model_executor/layers/fused_moe"
 _STRATEGY = "compressed_tensors.quantization.QuantizationStrategy"
 _QUANTIZATION = "vllm/model_executor/layers/quantization"
-#: In releases without a separate function for this choice, ``Fp8MoEMethod`` chooses the kernels;
-#: these are its known fingerprints. vLLM then enables DeepGEMM by ``VLLM_USE_DEEP_GEMM`` and
-#: FlashInfer by ``VLLM_USE_FLASHINFER_MOE_FP8``.
+#: Known fingerprints of ``Fp8MoEMethod``, which chooses the kernels in releases without a separate
+#: function for this choice. There, ``VLLM_USE_DEEP_GEMM`` enables DeepGEMM and
+#: ``VLLM_USE_FLASHINFER_MOE_FP8`` enables FlashInfer.
 _FP8_METHOD = f"{_QUANTIZATION}/fp8.py: Fp8MoEMethod.__init__"
 _FP8_METHODS = ("f3c47990b662", "b6f6ff0aaca5")
 
@@ -42,8 +42,8 @@ _FP8 = (
     f"{_QUANTIZATION}/fp8.py: get_fp8_moe_backend",
     _FP8_METHOD,
 )
-#: Arguments of the rule for weights and activations, and functions that choose the kernels in
-#: different releases, newest first, by number format of experts.
+#: Arguments of the rule for weights and activations; and names, newest first, of the functions that
+#: choose the kernels in different releases; by number format of experts.
 _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fp8_block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym", _FP8),
     "fp8": ("kFp8StaticTensorSym", "kFp8StaticTensorSym", _FP8),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from engine_reading.sandbox import Given, Symbol, World
 from engine_reading.wheel import EngineSource, compiled
 
-#: Functions of vLLM on libraries that are installed in its CUDA images. All other libraries, such
+#: vLLM functions that check for libraries installed in its CUDA images. All other libraries, such
 #: as ``humming``, count as missing.
 _INSTALLED = (
     "has_flashinfer", "has_deep_gemm", "has_triton_kernels", "has_flashinfer_moe",
@@ -16,7 +16,7 @@ _INSTALLED = (
 )  # fmt: skip
 _ABSENT = ("has_humming", "has_cutedsl", "has_deep_ep", "has_pplx", "has_hpc", "has_tilelang")
 
-#: Patterns of the names of GPUs in ``data/gpus``: Hopper, and data-centre Blackwell.
+#: Patterns of GPU names in ``data/gpus``: Hopper, and data-centre Blackwell.
 HOPPER, BLACKWELL = "h(100|20|800)", "b[23]00"
 #: Patterns of the names of GPUs, by their compute capability.
 GPUS = {9.0: HOPPER, 10.0: "b200", 10.3: "b300"}

@@ -13,7 +13,7 @@ CONFIG = "vllm/config/vllm.py"
 _SETTINGS = "vllm/config/scheduler.py: SchedulerConfig"
 _INIT = f"{CONFIG}: VllmConfig.__post_init__"
 _MANY = 10**6
-#: Draft methods, under names that ``pinn.specs.speculation`` and vLLM share.
+#: Draft methods with the same name in ``pinn.specs.speculation`` and vLLM.
 _METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 
 
@@ -128,8 +128,8 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
     world = world_of(source, get_args=typing.get_args, entry_points=lambda **_: [])
     config = _config(256, 3 if method else 0, method, stages)
     own = f"{CONFIG}: VllmConfig"
-    # vLLM's second model runner serves every model, unless it lacks a feature or only listed models
-    # use it.
+    # vLLM's second model runner serves every model, unless it lacks a feature or is limited to
+    # listed models.
     config.use_v2_model_runner = (
         source.has(f"{own}.use_v2_model_runner")
         and not source.has(f"{own}._is_default_v2_model_runner_model")

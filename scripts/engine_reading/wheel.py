@@ -104,7 +104,7 @@ def literal(node: ast.expr) -> Any:
         if isinstance(node, ast.BinOp):
             return eval(compile(ast.Expression(node), "", "eval"), {"__builtins__": {}})
         return ast.literal_eval(node)
-    except Exception:  # evaluation may raise any error: return the text
+    except Exception:  # evaluation may raise any error, so return the text
         return ast.unparse(node)
 
 

@@ -18,9 +18,9 @@ from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import forget_files
 from pinn.errors import PinnError, printable
 
-#: Maximum size of all cached answers, in bytes.
+#: Maximum total size of all cached responses, in bytes.
 MOST_KEPT_BYTES = 64 * 2**20
-#: Maximum number of warnings that are sent with an answer, and maximum characters of each warning.
+#: Maximum number of warnings in a response, and maximum length of each warning in characters.
 _MOST_WARNINGS, _WARNING_CHARACTERS = 20, 300
 
 

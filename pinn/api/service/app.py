@@ -22,13 +22,13 @@ from pinn.api.service.metrics import MEDIA_TYPE, Metrics
 from pinn.common.files import json_text
 from pinn.errors import PinnError
 
-#: Maximum size of a request's body, in bytes.
+#: Maximum size of a request body, in bytes.
 MOST_BODY_BYTES = 8 * 2**20
-#: HTTP header with the warnings that belong to an answer, as a JSON list.
+#: HTTP response header with the warnings, as a JSON list.
 WARNINGS = "Pinn-Warnings"
-#: Status recorded for a request whose client disconnected before the answer.
+#: HTTP status recorded if a client disconnects before the response.
 GONE = 499
-#: Time in seconds after which a client should retry if all worker processes are busy, by type of
+#: Value of the Retry-After header in seconds when all worker processes are busy, by type of
 #: request.
 _RETRY_S = {"predictions": 1, "simulations": 10}
 

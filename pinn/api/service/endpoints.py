@@ -20,7 +20,7 @@ from pinn.planning.report import plan_json
 MOST_CANDIDATES = 10_000
 
 
-#: Arguments that accept a path or also a name, mapping or text, so that no file need exist.
+#: Arguments that accept a name, mapping or text instead of the path of a file.
 _NAMES_TOO = ("model", "gpu", "price")
 
 
@@ -144,7 +144,7 @@ def check_time_budget(body: Mapping[str, Any], timeout_s: float) -> None:
         try:
             seconds = float(budget)
         except ValueError:
-            return  # the function that reads an invalid budget reports it later
+            return  # an invalid budget is reported later, where it is parsed
         if not seconds < timeout_s:
             raise PinnError(
                 f"time_budget must be below the service's timeout of {timeout_s:g} s, got "

@@ -12,7 +12,7 @@ from pinn.common.workers import end_pool, new_pool
 
 Result = TypeVar("Result")
 
-#: Time in seconds that a process may continue after its client has disconnected.
+#: Grace period in seconds in which a worker process may finish after its client has disconnected.
 GRACE_S = 1.0
 
 

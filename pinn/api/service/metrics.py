@@ -19,7 +19,7 @@ from pinn.api.service.lanes import Lane
 
 __all__ = ["MEDIA_TYPE", "Metrics"]
 
-#: Upper bounds of the buckets in the histogram of answer times, in seconds.
+#: Upper bounds of the buckets in the histogram of response times, in seconds.
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from pinn.errors import PinnError
 from pinn.specs.model_names import find_in_catalog
 
-#: Pattern of strings without a folder separator; such a string may still be the name of a file in
-#: the working directory.
+#: Pattern of strings without a path separator. Such a string may still name a file in the working
+#: directory.
 _PLAIN = re.compile(r"(?:[\w@+,. %:-]|<=)*")
-#: Arguments that contain the name of a model, which may be in a local cache or on the hub.
+#: Arguments that name a model, which may be in a local cache or on the Hugging Face hub.
 _MODELS = {"model", "serve", "speculative_draft_model_path"}
 
 

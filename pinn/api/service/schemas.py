@@ -11,7 +11,7 @@ from pinn.api.requests import explained
 from pinn.api.service import problems
 from pinn.api.service.endpoints import Endpoint
 
-#: Descriptions of refused requests, by HTTP status.
+#: Descriptions of error responses, by HTTP status.
 REFUSALS = {
     413: "The body is too large.",
     415: "The Content-Type of the body is not application/json.",

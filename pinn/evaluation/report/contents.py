@@ -14,12 +14,12 @@ from pinn.errors import PinnError
 from pinn.evaluation.tables import decision_grid, frame_grid
 from pinn.measurements.deployments.observations import read_observations
 
-# Tables of an evaluation's folder, from which a report is made.
+# Tables in an evaluation's folder, from which a report is made.
 
 #: Prediction method that the report compares with all other methods.
 METHOD = "network"
 
-#: Names of an evaluation's tables that may be missing; predictions and results always exist.
+#: Names of an evaluation's optional tables; predictions and results always exist.
 _OTHERS = ("ranking", "coverage", "stated", "decisions")
 
 #: Empty table that replaces a missing table of an evaluation.

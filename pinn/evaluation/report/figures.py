@@ -12,7 +12,7 @@ from pinn.evaluation.metrics import percent_errors
 from pinn.evaluation.report.contents import Tables
 from pinn.training.data.released import PEERS
 
-# Plots of errors, one per held-out model or GPU: a dot per row, and a bar at the dots' median.
+# Plots of errors by held-out model or GPU: one dot per row, and a bar at the median.
 
 #: Prediction methods whose errors are plotted side by side, if they have predictions.
 METHODS = (
@@ -22,7 +22,7 @@ METHODS = (
 
 #: Position of the legend relative to the axes of a figure.
 _Place = Literal["outside upper right", "outside lower center", "outside upper center"]
-#: Maximum error on the axis, in percent; larger errors are drawn at the edge of the plot.
+#: Maximum error on the axis, in percent. Larger errors are plotted at the edge.
 EDGE = 100.0
 
 
@@ -129,8 +129,8 @@ def _ticks(low: float, high: float) -> list[float]:
     return found
 
 
-# Plots of the coverage of prediction intervals over their nominal level. The intervals for a
-# held-out part are calibrated on all other data.
+# Plots of the actual coverage of prediction intervals against their nominal coverage. The intervals
+# for a held-out part are calibrated on all other data.
 
 
 def calibration_figure(tables: Tables) -> Figure | None:
@@ -165,7 +165,7 @@ def calibration_figure(tables: Tables) -> Figure | None:
     return figure
 
 
-# Plots of signed errors over concurrency, and over prompt and output lengths.
+# Plots of signed errors against concurrency and against prompt and output lengths.
 
 
 def load_figure(rows: pd.DataFrame) -> Figure | None:

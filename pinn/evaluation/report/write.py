@@ -14,7 +14,7 @@ from pinn.evaluation.report.contents import METHOD, Picture, Tables
 #: Pictures and tables of the page's sections, by title of the section.
 Sections = Mapping[str, Sequence[Picture | Grid]]
 
-# First lines of a page: held-out errors of the network and of the best other estimator (peer).
+# First lines of a page: held-out errors of the network and of the best other estimator.
 
 #: Plural nouns for the parts that a split method holds out, by method.
 _UNSEEN = {
@@ -25,8 +25,8 @@ _UNSEEN = {
 _COVERED = {split: f"unseen {what}" for split, what in _UNSEEN.items()}
 _COVERED |= {folds.RUN_ERRORS_SPLIT: "serving runs of unseen models"}
 
-#: Beginnings of the names of methods that do not count as peers (other estimators): methods of this
-#: package, and methods trained on the rows that they predict.
+#: Name prefixes of methods that do not count as other estimators (peers): methods of this package,
+#: and methods trained on the rows that they predict.
 _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration")
 
 

@@ -10,12 +10,12 @@ from pinn.specs.model import LatentAttentionSpec
 
 # Measured attention over ordinary key and value heads, in decodes and in new prompts.
 
-#: Maximum share of a measured time that reading keys and values from memory would take. Rows with a
-#: larger share are refused, as keys and values may have been read from the L2 cache (an
+#: Maximum time to read keys and values from memory, as a share of the measured time. Rows with
+#: larger shares are refused, because their keys and values may have been read from the L2 cache (an
 #: assumption).
 WARM_SHARE = 0.2
-#: Ratio of a kernel's working set to the L2 cache, up to which a part of the set is assumed to be
-#: read from the cache.
+#: Up to this ratio of a kernel's working set to the L2 cache, a part of the working set is assumed
+#: to be read from the cache.
 CACHE_MARGIN = 1.1
 
 
@@ -61,9 +61,10 @@ def _prefill_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 
 
 #: Table of measured decode attention. ``context_tokens`` includes the new token; a ``window`` of 0
-#: means full attention. The tables repeat each kernel on the same data, so keys and values that fit
-#: into the last-level cache are read from there. In a server, all other layers run between two
-#: reads of the same keys. Rows whose times may differ from a server's for this reason are refused.
+#: means full attention. The measurement repeats each kernel on the same data, so keys and values
+#: that fit in the last-level cache are read from there. In a server, all other layers run between
+#: two reads of the same keys. Rows whose times may differ from a server's for this reason are
+#: refused.
 DECODE_LAYOUT = table.layout(
     "attention",
     "generation_attention_perf",
@@ -76,11 +77,10 @@ PREFILL_LAYOUT = table.layout("attention", "context_attention_perf", _prefill_ru
 
 # Measured multi-head latent attention (MLA): whole modules of DeepSeek-V3's shape.
 #
-# A row has the time of the projections, the attention and everything between them. Absolute times
-# therefore include launches that a CUDA graph hides. The time of decode attention,
-# ``core_seconds``, is the difference from the same module at the shortest context. For prompts,
-# there is no such module. Their projections, whose times are known, are subtracted when the
-# attention is fitted.
+# A row's time covers the projections, the attention and everything in between, including launches
+# that a CUDA graph would hide. The time of decode attention, ``core_seconds``, is the difference
+# from the same module at the shortest context. For prompts, there is no such module. Their
+# projections, whose times are known, are subtracted when the attention is fitted.
 
 #: DeepSeek-V3's latent attention (sizes from its config.json), the only measured shape. A rank has
 #: ``num_heads`` heads.
@@ -94,7 +94,7 @@ _RULES: table.Rules = {
 }
 #: Kernel that vLLM selects by default for prompts, on Hopper and on Blackwell. TRT-LLM's ragged
 #: kernel runs only if queries are quantized (``use_prefill_query_quantization``, not by default).
-#: Rows of all other kernels are of prompts so short that vLLM computes them as decodes, over
+#: Rows of all other kernels have prompts so short that vLLM computes them as decodes, over
 #: compressed keys.
 PROMPT_KERNEL = "FLASH_ATTN"
 

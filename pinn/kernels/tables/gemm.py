@@ -15,13 +15,13 @@ from pinn.specs.gpu import GpuSpec
 
 # Measured matrix multiplications.
 
-#: Number of copies of a product's matrices through which the measurement cycles. Matrices that are
-#: this many times smaller than a GPU's L2 cache are read from the cache. On L40S and RTX PRO 6000,
-#: times jump at a sixth of the cache.
+#: Number of copies of a product's matrices through which the measurement cycles. If all copies fit
+#: in a GPU's L2 cache, the matrices are read from the cache. On L40S and RTX PRO 6000, times jump
+#: at a sixth of the cache.
 COPIES_IN_LOOP = 5.5
-#: Maximum share of a measured time that reading weights from memory would take, for matrix products
-#: and for experts. Rows with larger shares are refused, as weights may have been read from the L2
-#: cache (assumptions).
+#: Maximum time to read weights from memory, as a share of the measured time: for matrix products,
+#: and for experts. Rows with larger shares are refused, because their weights may have been read
+#: from the L2 cache (assumptions).
 _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
@@ -39,7 +39,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         ),
         **table.NO_TIME,
         "outlier: one matrix row takes over 1.5x as long as two": _odd_single_row,
-        # The following rule refuses 3.6 % of B200's fp8 rows.
+        # The next rule refuses 3.6 % of B200's fp8 rows.
         f"outlier: over {table.SPIKE}x as long as with fewer and with more rows": lambda r: (
             table.spikes(r, ("precision", "n", "k"), "m")
         ),
@@ -70,7 +70,7 @@ NUMBERS = ["tokens", *SHAPE[1:], "tensor_parallel", "expert_parallel", "matrices
 #: Sizes (hidden, width) of experts without a gate: Nemotron 3's, which use squared ReLU. All other
 #: experts have a gate.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
-#: Share of a shape's rows that are faster than the lower bound, above which the shape is assumed to
+#: If more than this share of a shape's rows is faster than the lower bound, the shape is assumed to
 #: use fewer experts than its rows state.
 FALSE_ROUTING_SHARE = 0.05
 
@@ -131,8 +131,8 @@ def _moe_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 
 
 #: Table of measured expert layers, with tokens distributed evenly over experts. With expert
-#: parallelism, ``tokens`` are those of the whole group. A rank has ``experts / expert_parallel``
-#: whole experts, and drops (token, expert) pairs of other ranks.
+#: parallelism, ``tokens`` counts the tokens of the whole group. A rank has ``experts /
+#: expert_parallel`` whole experts and drops the (token, expert) pairs of other ranks.
 MOE_LAYOUT = table.layout(
     "moe",
     "moe_perf",

@@ -19,13 +19,13 @@ from pinn.specs.gpu import GpuSpec
 from pinn.specs.precision import precision
 from pinn.units import MILLISECOND
 
-# Tables of measured kernels: which are read, in which order, and which are refused as a whole.
+# Tables of measured kernels: which are read, their precedence, and which are refused entirely.
 #
 # The tables are those of aiconfigurator-core 0.12.0, ``systems/data/<system>/<kind>/<backend>/
-# <version>/*.parquet``, or newer ones in a folder of the user. vLLM's own tables come first. Tables
-# of other engines or versions replace them for formats that vLLM's tables lack. The table of
-# Intel's GPU (``b60``) is not read: its programming model differs, and no other system can validate
-# its times.
+# <version>/*.parquet``, or newer ones in a folder of the user. vLLM's own tables take precedence.
+# Tables of other engines or versions fill in formats that vLLM's tables lack. The table of Intel's
+# GPU (``b60``) is not read: its programming model differs, and no other system can validate its
+# times.
 
 #: Names of the directories of all systems (machines with one GPU type) that have tables.
 SYSTEMS = (
@@ -33,9 +33,9 @@ SYSTEMS = (
     "rtx_pro_6000_server",
 )  # fmt: skip
 VLLM = "0.24.0"
-#: Newest release with complete tables, by engine or library. Tables of later vLLM releases have
-#: only new kernels, or only one system. A folder of newer tables is read in addition, and its rows
-#: take precedence.
+#: Newest release with complete tables, by engine or library. Tables of later vLLM releases contain
+#: only new kernels, or only one system. Newer tables from a user's folder are read in addition, and
+#: their rows take precedence.
 LAST = {"vllm": VLLM, "nccl": "2.29.2"}
 
 
@@ -90,16 +90,15 @@ def _of_row(row: Mapping[str, str]) -> Iterator[TableSource]:
         )
 
 
-# Reading one table of measured kernels: its path, its needed columns, its refused rows.
+# Reading of one table of measured kernels: its path, its required columns, its refused rows.
 
-#: Accepted rows of one table, with the table's report; then accepted rows and reports of several
-#: tables.
+#: Accepted rows and report of one table; then accepted rows and reports of several tables.
 ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
 #: Function that transforms the rows of a table.
 Step = Callable[[pd.DataFrame], pd.DataFrame]
 #: Functions that return True for rows to refuse, by reason. If several match a row, the first
-#: reason counts.
+#: reason is reported.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 
 #: Number formats (keys of ``pinn.specs.precision.PRECISIONS``), by their names in the tables.
@@ -136,9 +135,9 @@ def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
     return rows.reset_index(drop=True), replace(report, accepted=len(rows), refused=refused)
 
 
-#: Bytes per element in tables of communication, whose message sizes count 16-bit elements. If they
-#: were bytes, H100's NVLink would have 170 of its 450 GB/s, and vLLM would switch to NCCL at 4 MiB
-#: instead of 8 MiB.
+#: Bytes per element in tables of communication, whose message sizes are counted in 16-bit elements.
+#: If they were bytes, H100's NVLink would reach only 170 of its 450 GB/s, and vLLM would switch to
+#: NCCL at 4 MiB instead of 8 MiB.
 ELEMENT_BYTES = 2
 #: Factors to SI units, by column name.
 _UNITS = {"seconds": MILLISECOND, "bytes": ELEMENT_BYTES}
@@ -330,8 +329,8 @@ def warm(
     return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
 
-#: Ratio of a row's time to the longer time of its two neighbors along a size, above which the row
-#: counts as disturbed (an assumption).
+#: A row counts as disturbed if its time exceeds the longer time of its two neighbors along a size
+#: by more than this factor (an assumption).
 SPIKE = 1.3
 
 

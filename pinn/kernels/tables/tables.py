@@ -16,10 +16,10 @@ from pinn.specs.gpu import GpuSpec, load_gpu
 
 # Measured communication: all-reduce between tensor-parallel ranks, exchange between expert ranks.
 
-#: Minimum ratio of an all-reduce's bandwidth to that with the best number of ranks. Below it, ranks
-#: are assumed to share a path, since two flows on one path halve each other's rate. If every GPU
-#: has a separate link, a ring loads each link equally for any number of ranks (Patarasuk and Yuan
-#: 2009), and switches that reduce in flight only help larger numbers of ranks.
+#: Minimum ratio of an all-reduce's bandwidth to that with the best number of ranks. Below this
+#: ratio, ranks are assumed to share a path, because two flows on one path halve each other's rate.
+#: If every GPU has a separate link, a ring loads each link equally for any number of ranks
+#: (Patarasuk and Yuan 2009), and in-switch reduction only helps larger numbers of ranks.
 SHARED_PATH_SHARE = 0.5
 EXCHANGE_OPERATIONS = ("all_gather", "reduce_scatter")
 
@@ -79,18 +79,18 @@ def _exchange_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
     }
 
 
-#: Table of measured all-reduces that were launched from a CUDA graph, as in a serving step.
+#: Table of all-reduces measured inside a CUDA graph, as in a serving step.
 ALL_REDUCE_LAYOUT = table.layout("comm", "custom_allreduce_perf", _all_reduce_rules)
-#: Table of measured all-reduces with the kernel that a norm can be fused with. The table does not
-#: state whether a CUDA graph launched them.
+#: Table of all-reduces measured with the kernel that can also fuse a norm. The table does not state
+#: whether a CUDA graph launched them.
 FUSED_LAYOUT = replace(
     table.layout("comm", "custom_allreduce_perf", _fused_rules),
     columns={name: c for name, c in ALL_REDUCE_LAYOUT.columns.items() if name != "backend"},
     helpers=("dtype",),
 )
 #: Table of NCCL's all-gather and reduce-scatter inside one node: the sum of their seconds for the
-#: ``bytes`` of all ranks' tokens. The report counts both of the summed rows. vLLM's default back
-#: end sends tokens to the experts with the all-gather, and results back with the reduce-scatter
+#: ``bytes`` of all ranks' tokens. The report counts both summed rows. vLLM's default back end sends
+#: tokens to the experts by all-gather, and results back by reduce-scatter
 #: (vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager).
 EXCHANGE_LAYOUT = table.layout(
     "comm",
@@ -124,7 +124,7 @@ def _with_new_ranks(
 
 # All tables of the measured systems.
 
-#: Layout of each type of table, except types with a separate reader.
+#: Layout of each type of table that has no separate reader.
 _LAYOUTS = {
     "gemm": GEMM_LAYOUT, "moe": MOE_LAYOUT, "exchange": EXCHANGE_LAYOUT,
     "fused_all_reduce": FUSED_LAYOUT,

@@ -148,8 +148,8 @@ def experts_hit_random(
 
 
 #: Expected maximum of independent standard normal values, by their number (Tippett 1925, Biometrika
-#: 17, table of the mean of the largest). Between these numbers, the maximum is interpolated
-#: linearly in log2 of the number.
+#: 17, table of the mean of the largest). In between, the maximum is interpolated linearly in log2
+#: of the number.
 _LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 64: 2.3437}
 
 

@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable
 from pinn.measurements.benchmarks.reading import Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Tags in the files, by latency: first the tag of releases, then that of pre-releases.
+#: Tags of each latency in the files: first the tag in releases, then the tag in pre-releases.
 _TAGS = {
     "ttft": ("time_to_first_token", "ttft"),
     "tpot": ("inter_token_latency",),
@@ -30,8 +30,7 @@ def _is_summary(document: Document) -> str:
     return f"the key {tags[0]}" if tags else ""
 
 
-#: Keys by which JSON files of aiperf and genai-perf are recognized: a summary, or a line for each
-#: request.
+#: Keys that identify JSON files of aiperf and genai-perf: a summary, or one line per request.
 is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error"))
 
 
@@ -40,7 +39,7 @@ def aiperf_points(document: Document) -> list[list[Tree]]:
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
-#: Header by which CSV summaries of aiperf and genai-perf are recognized.
+#: Header that identifies CSV summaries of aiperf and genai-perf.
 is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,avg,"))
 
 

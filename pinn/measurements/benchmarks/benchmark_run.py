@@ -17,8 +17,8 @@ from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
 # Engine flags from the engine's name and version in a file.
 
-#: Part of an engine's name in lower case -> engine. InferenceX writes ``trt``, ``dynamo-trt`` and
-#: ``dynamo-sglang``. Clients of SGLang write ``sglang-oai-chat`` and ``trt``.
+#: Engine by part of its name in lower case. InferenceX writes ``trt``, ``dynamo-trt`` and
+#: ``dynamo-sglang``. SGLang's clients write ``sglang-oai-chat`` and ``trt``.
 _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
@@ -37,11 +37,11 @@ def engine_flags(spelled: str) -> dict[str, str]:
     if engine is None:
         return {}
     try:
-        # Images of the front end Dynamo are tagged with Dynamo's release, not the engine's.
+        # Images of the Dynamo front end are tagged with Dynamo's release, not the engine's.
         numbers = () if name.startswith("dynamo") else release(version)
     except PinnError:
         numbers = ()
-    # Engines that were built from a branch have the version 0.0.0.
+    # Engines built from a branch have the version 0.0.0.
     if not any(numbers):
         return {"engine": engine}
     return {"engine": engine, "engine_version": ".".join(map(str, numbers))}
@@ -57,13 +57,13 @@ def engine_flags(spelled: str) -> dict[str, str]:
 #     run_ = simulate(target.deployment(), benchmark_workload(run), latency)
 #     benchmark_figures(run_, run.figures)                   the same names as run.figures
 
-#: Latencies of a client: ``ttft`` is from send to first token, ``tpot`` is (E2E - TTFT) / (output
-#: tokens - 1) of each request, ``itl`` pools all inter-token gaps, and ``e2e`` is from send to
-#: last token.
+#: Latencies measured by a client: ``ttft`` is from send to first token, ``tpot`` is (E2E - TTFT) /
+#: (output tokens - 1) of each request, ``itl`` pools the inter-token gaps of all requests, and
+#: ``e2e`` is from send to last token.
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
-#: Assumed limits of overload. A server counts as overloaded if the share of failed requests is at
-#: least ``_MOST_FAILED``, since the latencies are then those of a lighter load. It also counts as
+#: Assumed limits of overload. A server counts as overloaded if at least the share ``_MOST_FAILED``
+#: of its requests failed, because the latencies are then those of a lighter load. It also counts as
 #: overloaded if it served less than the share ``_KEPT_UP`` of the expected requests per second.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")

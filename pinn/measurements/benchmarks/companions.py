@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 
-#: Names of files with the settings of a run, which readers of result files use.
+#: Names of files with a run's settings, which readers of result files use.
 _SETTINGS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
 
-#: Pattern of companion files (summaries, copies, warm-ups) -> pattern of the result files beside
-#: which they are skipped. ``run=N.json`` are written by ``vllm bench sweep serve`` (vLLM 0.33.0
-#: ``vllm/benchmarks/sweep/serve.py: run_comb``), together with their summary and a table of all
-#: runs.
+#: Patterns of companion files (summaries, copies, warm-ups), with the patterns of the result files
+#: next to which they are skipped. ``vllm bench sweep serve`` writes files ``run=N.json`` together
+#: with their summary and a table of all runs (vLLM 0.33.0 ``vllm/benchmarks/sweep/serve.py:
+#: run_comb``).
 _REPEATED = {
     "summary_lifecycle_metrics.json": "stage_*_lifecycle_metrics.json",
     "*_prometheus_metrics.json": "*_lifecycle_metrics.json",
@@ -34,7 +34,7 @@ def result_files(paths: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
 
-    @cache  # The result is cached, as all files of a folder have the same companion files.
+    @cache  # all files of a folder share the same companion files
     def has(folder: Path, pattern: str) -> bool:
         return any(folder.glob(pattern))
 

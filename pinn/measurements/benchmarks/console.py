@@ -17,7 +17,7 @@ from pinn.measurements.benchmarks.tree import Tree
 
 _HEADING = re.compile(r"={3,} *Serving Benchmark Result *={3,}")
 
-#: Keys of the client's result file, by label in the printed table.
+#: Keys in the client's result file, by label in the printed table.
 _KEYS = {
     "Successful requests": "completed",
     "Benchmark duration (s)": "duration",
@@ -33,18 +33,18 @@ _KEYS = {
     "Accept length": "accept_length",
 }
 _STATISTIC, _METRIC = r"(Mean|Median|P\d{2})", r"(TTFT|TPOT|ITL|E2EL|E2E Latency)"
-#: Patterns of a line of the printed table, also after the prefix of a log line, and of the line
-#: that ends the table.
+#: Patterns of a line of the printed table, with or without a log prefix, and of the line that ends
+#: the table.
 _LINE = re.compile(
     rf"\b(?:({'|'.join(map(re.escape, _KEYS))})|{_STATISTIC} {_METRIC} \(ms\)): *\|? *([^\s|]+)"
 )
 _END = re.compile(r"={20}")
-#: Labels that a printed table must have: without one of them, the load is unknown.
+#: Labels required in a printed table, because the load is unknown without any of them.
 _NEEDED = tuple(_KEYS)[:4]
-#: First word of the text that SGLang's client prints for an unlimited concurrency.
+#: First word of the text that SGLang's client prints for unlimited concurrency.
 _NOT_SET = "not"
 
-#: Heading by which the table that the clients of vLLM and SGLang print is recognized.
+#: Heading that identifies the table printed by the clients of vLLM and SGLang.
 is_console = marks.pattern("the heading 'Serving Benchmark Result'", _HEADING)
 
 

@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.lines import SkippedLine, csv_rows, json_lines
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.units import MICROSECOND, MILLISECOND
 
-# A benchmark file, parsed as far as possible without knowing its tool.
+# A benchmark file, parsed as far as possible without knowledge of the tool that wrote it.
 
 
 class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
@@ -90,7 +90,7 @@ def read_document(path: Path) -> Document:
     if found.values:
         left = text if found.skipped else ""
         return Document(path, left, tuple(found.values), tuple(found.numbers), tuple(found.skipped))
-    # A log may also begin with a brace or a bracket, so only these starts count as broken JSON.
+    # A log may also begin with a brace or bracket, so only these beginnings count as broken JSON.
     if fault and text.lstrip().startswith(('{"', "{\n", "[{", "[\n", "[[")):
         raise fault
     rows = csv_rows(text)
@@ -105,9 +105,9 @@ def _json_fault(error: PinnError) -> NotUsable:
     return NotUsable("the JSON is malformed, perhaps truncated", getattr(cause, "lineno", None))
 
 
-# Metrics of benchmark files in SI units, and parsers of keys that files of several tools share.
+# Metrics of benchmark files in SI units, and parsers of keys shared by the files of several tools.
 
-#: Lengths of units of time in seconds, by unit as spelled in benchmark files.
+#: Lengths of time units in seconds, by spelling in benchmark files.
 SECONDS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
     "ms": MILLISECOND, "ms/token": MILLISECOND, "us": MICROSECOND, "ns": 1e-9,

@@ -27,7 +27,7 @@ from pinn.simulator.workloads.workload import AIOHTTP_TIMEOUT_S
 from pinn.specs.flags import given_flags
 from pinn.specs.serving import ServingSpec
 
-#: Keys by which inference-perf's reports of client-side latencies are recognized.
+#: Keys that identify inference-perf's reports of client-side latencies.
 is_inference_perf = marks.keys("load_summary", "successes.latency")
 
 
@@ -53,7 +53,7 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
         asked = "every output has the length requested in config.yaml"
         reading.assumed.append(f"{asked} (the tool's own count of output tokens is too low)")
     if output is None and given.output_tokens is None:
-        # After 0.6.1, reports have the server's count of output tokens in output_tokens.
+        # After 0.6.1, ``output_tokens`` has the server's count of output tokens.
         output = _mean(successes, "output_tokens", "output_len")
         counted = "output tokens are as counted by the tool, up to 20 % too few (--output-tokens)"
         reading.assumed.append(counted)

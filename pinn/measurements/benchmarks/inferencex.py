@@ -15,7 +15,7 @@ from pinn.specs.serving import SGLANG, TRTLLM
 
 #: Range of the uniformly distributed lengths in InferenceX's CI, relative to the nominal length.
 LENGTH_RANGE = (0.8, 1.0)
-#: Number of prompts that InferenceX's CI sends in one run, per unit of concurrency.
+#: Number of prompts per unit of concurrency in one run of InferenceX's CI.
 PROMPTS_PER_CONCURRENCY = 10
 LABEL_SCHEMES = {"fp4": "nvfp4", "fp8": "fp8", "int4": "int4", "bf16": "bf16"}
 
@@ -26,7 +26,7 @@ _ASSUMED = (
 )
 
 
-#: Keys by which InferenceX's files are recognized.
+#: Keys that identify InferenceX's files.
 is_inferencex = marks.keys("hw", "conc", "isl", "osl")
 
 

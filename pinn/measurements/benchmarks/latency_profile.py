@@ -20,7 +20,7 @@ _LATENCIES = {"ttft": "TTFT_ms", "itl": "ITL_ms", "e2e": "latency_ms"}
 _STATISTICS = {"mean": "avg", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
 _NEEDED = ("benchmark_time", "total_input_tokens", "total_output_token")
 
-#: Keys by which reports of the latency profile generator are recognized.
+#: Keys that identify reports of the latency profile generator.
 is_latency_profile = marks.keys("dimensions", "config", "metrics.throughput_rps")
 
 

@@ -65,10 +65,10 @@ def json_lines(text: str) -> Lines:
     return found
 
 
-#: Pattern of a CSV table's header: column names spelled like JSON keys. A text whose first line
-#: differs is not taken for a table.
+#: Pattern of a CSV table's header: column names spelled like JSON keys. A text with a different
+#: first line is not read as a table.
 _HEADER = re.compile(r"[\w.\-]*(?:,[\w.\-]*){3,}\s*")
-#: Maximum number of cells of a table of runs; a larger table is assumed to have other content.
+#: Maximum number of cells in a table of runs. A larger table is assumed to contain something else.
 _MOST_CELLS = 1_000_000
 
 

@@ -14,7 +14,7 @@ from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, flags_of, given_flags
 from pinn.specs.serving import ServingSpec
 
-#: Keys by which llm-d-benchmark's reports are recognized.
+#: Keys that identify llm-d-benchmark's reports.
 is_llm_d = marks.any_of(marks.keys("scenario", "results"), marks.keys("scenario", "metrics"))
 
 

@@ -15,7 +15,7 @@ from pinn.measurements.benchmarks.tree import Tree
 
 _LATENCIES = {"ttft": "ttft_s", "e2e": "end_to_end_latency_s"}
 
-#: Keys by which llmperf's summaries are recognized.
+#: Keys that identify llmperf's summaries.
 is_llmperf = marks.keys(
     "num_concurrent_requests", "results_num_requests_started", "results_num_completed_requests"
 )

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pinn.measurements.benchmarks.documents import Document
 from pinn.measurements.benchmarks.tree import Tree
 
-#: Function that returns, as text, the keys or pattern by which it recognizes a document as a
-#: tool's file; empty for other documents.
+#: Function that returns, as text, the keys or pattern that identify a document as a tool's file;
+#: empty if the document is not one.
 Mark = Callable[[Document], str]
 
-#: Minimum share of a tool's keys at which a file counts as similar to the tool's files.
+#: A file with at least this share of a tool's keys counts as similar to the tool's files.
 _SIMILAR = 0.5
 
 

@@ -24,15 +24,14 @@ from pinn.specs.flags import FlagValue
 # Sums and counts of histograms are subtracted. TTFT is measured from a request's arrival at the
 # front end, ITL between outputs of the engine. The name of ITL is ``time_per_output_token_seconds``
 # in vLLM up to 0.11, and ``inter_token_latency_seconds`` from 0.10.2 on. TPOT is
-# ``request_time_per_output_token_seconds`` (from 0.11 on). ``cache_config_info`` has the size of
-# the KV cache. GPU, parallelism and load are not on the page.
+# ``request_time_per_output_token_seconds`` (from 0.11 on). ``cache_config_info`` states the size of
+# the KV cache. The page does not state GPU, parallelism or load.
 
 _SERIES = re.compile(r"^(vllm|sglang):(\w+)(?:\{(.*)\})?\s+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _STARTED = re.compile(r"^process_start_time_seconds(?:\{.*\})?\s+(\S+)", re.MULTILINE)
 
-#: Histograms from which the mean of a metric is computed, by metric, the most precise histogram
-#: first.
+#: Histograms for computing the mean of a metric, by metric, most precise first.
 _HISTOGRAMS = {
     "ttft_mean_s": ("time_to_first_token_seconds",),
     "tpot_mean_s": ("request_time_per_output_token_seconds",),
@@ -40,8 +39,8 @@ _HISTOGRAMS = {
     "e2e_mean_s": ("e2e_request_latency_seconds",),
 }
 
-#: Minimum prefix cache hit rate, as a share of prompt tokens, at which prompts are assumed to share
-#: a prefix. Lower rates may result from chat templates alone.
+#: Minimum prefix cache hit rate, as a share of prompt tokens, from which prompts are assumed to
+#: share a prefix. Lower rates may result from chat templates alone.
 _HITS = 0.05
 
 
@@ -68,7 +67,7 @@ class Page:
     started_s: float | None = None
 
 
-#: Pattern by which a metrics page of vLLM or SGLang is recognized.
+#: Pattern that identifies a metrics page of vLLM or SGLang.
 is_metrics_page = marks.pattern("series named vllm: or sglang:", _SERIES)
 
 

@@ -30,7 +30,7 @@ from pinn.measurements.benchmarks.documents import Document, NotUsable, read_doc
 from pinn.measurements.benchmarks.reading import GivenLoad, Reading
 from pinn.measurements.benchmarks.tree import Tree
 
-#: One run of a file before it is read: a JSON document, a table or the whole file.
+#: One unparsed run of a file: a JSON document, a table or the whole file.
 Point = TypeVar("Point")
 
 
@@ -96,7 +96,7 @@ READERS = (
     Reader("vLLM log", vllm_log.is_vllm_log, vllm_log.read_vllm_log, _whole, of_text=True),
 )
 
-#: Maximum number of files or lines that are named for each reason of skipped data.
+#: Maximum number of files or lines that are listed for each reason of skipping data.
 _PLACES = 4
 
 

@@ -19,8 +19,8 @@ from pinn.measurements.benchmarks.documents import NotUsable
 from pinn.measurements.benchmarks.tree import Tree
 from pinn.specs.flags import FlagValue, check_flags, flag, flags_apart, flags_of
 
-#: Maximum relative difference between a file's number and the user's at which they count as equal,
-#: since files round.
+#: Numbers in a file and from the user count as equal up to this relative difference, because files
+#: round.
 _SAME = 0.02
 
 

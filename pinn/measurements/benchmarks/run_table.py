@@ -8,7 +8,7 @@ from pinn.common.run_names import short_names
 from pinn.measurements.benchmarks.benchmark_run import LATENCIES, BenchmarkRun
 from pinn.units import MILLISECOND
 
-#: Suffix of a median latency that is shown because a file has no mean.
+#: Suffix that marks a median latency, shown if a file states no mean.
 _MEDIAN = " p50"
 
 

@@ -11,14 +11,14 @@ from pinn.measurements.traces.trace_tables import Target
 from pinn.specs.flags import flags_of
 from pinn.specs.serving import ServingSpec
 
-#: First words of the note that names server flags which come from a benchmark file.
+#: First words of the note that lists server flags taken from a benchmark file.
 TAKEN = "taken from"
 
-#: Flags that are not compared, because they select the engine and release whose defaults the other
-#: flags are compared with.
+#: Flags that are not compared, because they select the engine and release that determine the
+#: defaults of all other flags.
 _SAME = {"engine", "engine_version"}
-#: Flag -> attribute of the resolved engine configuration that has the value in effect, also if the
-#: flag is not given.
+#: Attribute of the resolved engine configuration with a flag's effective value, which is known even
+#: if the flag is not given.
 _RESOLVED = {"max_num_batched_tokens": "token_budget", "max_num_seqs": "max_requests"}
 _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 

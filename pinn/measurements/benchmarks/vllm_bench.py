@@ -23,10 +23,10 @@ from pinn.units import MILLISECOND
 # ITLs are the gaps between stream chunks. Requested lengths, prefixes, seeds and engine flags are
 # not stored.
 
-#: Names of protocols (``--backend``) of engines that are not supported.
+#: Names of protocols (``--backend``) for engines that are not supported.
 _UNKNOWN = {"deepspeed-mii", "gserver", "llama.cpp", "lmdeploy", "scalellm", "tgi", "truss"}
 
-#: Key that users often give to ``--metadata`` -> field of ``ServingSpec``.
+#: Fields of ``ServingSpec``, by key that users often pass to ``--metadata``.
 _ALIASES = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size",
             "dp": "data_parallel_size", "quantization": "precision"}  # fmt: skip
 
@@ -72,7 +72,7 @@ class ClientFile(BaseModel):
             raise NotUsable(fault) from error
 
 
-#: Keys by which files of vLLM's benchmark client are recognized.
+#: Keys that identify files of vLLM's benchmark client.
 is_vllm_bench = marks.keys("model_id", "num_prompts", "completed")
 
 
@@ -174,15 +174,15 @@ def _other_engine(spoken: str) -> str:
 #
 # Format as in the sources of SGLang 0.4.1 to 0.5.23. From 0.5.8 on ``server_info`` has the server's
 # resolved flags. Random lengths are uniform in [r L, L] with the requested length L and the range
-# ratio r, by default 0. Their mean is then L / 2; the stored totals show whether this holds.
+# ratio r, by default 0. The mean length is then L / 2; the stored totals show whether this is true.
 
 #: Factor on ``schedule_conservativeness`` in SGLang under attention data parallelism, which also
 #: divides the chunk size by the ranks (0.5.9 server_args.py: _handle_data_parallelism). The reader
-#: reverses these changes, since flags are the values that the user gave.
+#: reverses these changes to recover the user's flags.
 _CONSERVATIVE = 0.3
 
-#: Flags that are not read by their names, because they are read separately, or because their
-#: resolved values use SGLang's own names.
+#: Flags that are not read by name, because they are read separately or because SGLang uses its own
+#: names for their resolved values.
 _UNREAD = {"engine", "engine_version", "kv_cache_dtype", "moe_backend", "sampling_backend",
            "speculative_config", "disaggregation_mode"}  # fmt: skip
 #: Values of ``--quantization``, by SGLang's name of a number format.
@@ -190,8 +190,8 @@ _FORMATS = {"modelopt_fp4": "nvfp4", "modelopt_fp8": "fp8_static", "fp8": "fp8",
             "w8a8_fp8": "fp8", "w8a8_int8": "int8", "awq": "int4", "gptq": "int4",
             "mxfp4": "mxfp4"}  # fmt: skip
 
-#: Maximum relative difference between the mean length sent and the requested distribution's mean,
-#: up to which lengths are assumed to have this distribution.
+#: Lengths are assumed to have the requested distribution if its mean differs from the mean length
+#: sent by at most this relative amount.
 _AGREES = 0.1
 
 
@@ -205,7 +205,7 @@ class _File(ClientFile):
     server_info: dict[str, object] | None = None
 
 
-#: Keys by which files of SGLang's benchmark client are recognized.
+#: Keys that identify files of SGLang's benchmark client.
 is_sglang_bench = marks.keys("dataset_name", "random_input_len", "completed")
 
 

@@ -30,12 +30,12 @@ from pinn.units import MILLISECOND, NANOSECOND
 
 # Lines of stock vLLM with ``--enable-logging-iteration-details``.
 #
-# A line has an iteration's number, its context (prefill) and generation (decode) requests and
+# A line states an iteration's number, its context (prefill) and generation (decode) requests and
 # tokens, and its elapsed time: ``Iteration(12): 1 context requests, 512 context tokens, 32
 # generation requests, 32 generation tokens, iteration elapsed time: 15.20 ms``. The elapsed time
 # covers the model's execution in one step, not the busy-loop cycle.
 
-# Patterns accept at most as many digits as an integer column can store.
+# Patterns accept no more digits than an integer column can store.
 _MARK = re.compile(r"\bIteration\s*\(\s*(-?\d{1,15})\s*\)", re.IGNORECASE)
 _COUNTS = {
     f"{phase}_{what}": re.compile(rf"\b(\d{{1,15}})\s+{word}\s+{what}?\b", re.IGNORECASE)
@@ -110,18 +110,19 @@ def _logged_s(line: str) -> float | None:
 #
 # A line's elapsed time is the wait for the step's result. With asynchronous scheduling (the default
 # from 0.14 on), this wait is neither the model's execution time nor the cycle from one step to the
-# next. In a long log the cycle is computed from the times of the lines, which are in whole seconds.
+# next. In a long log, the cycle is computed from the lines' timestamps, which are whole seconds.
 
 _ITERATION = re.compile(r"\bIteration\s*\(\s*\d+\s*\)")
 _ARGS = re.compile(r"non-default args: (\{.*\})")
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(v([^)]+)\) with config: (.*)")
 
-#: Minimum time in seconds from a log's first to last line for which the cycle time is computed from
-#: the lines' times. It is an assumption: each end is uncertain by one second, which is 5 % of 20 s.
+#: Minimum time in seconds between a log's first and last line for computing the cycle time from the
+#: lines' timestamps. The value is an assumption: each end is uncertain by one second, which is 5 %
+#: of 20 s.
 _MIN_SPAN_S = 20.0
 
 
-#: Pattern by which a vLLM log with iteration details is recognized.
+#: Pattern that identifies a vLLM log with iteration details.
 is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 
 
@@ -172,8 +173,8 @@ def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
             "asynchronous scheduling, that time is too short"
         )
         return float(decodes @ busy["elapsed_s"].to_numpy(float) / decodes.sum())
-    # Log times are whole seconds. Only steps after the first change of the second and before the
-    # last change are counted, because the time of just these steps is known: span - 1 seconds.
+    # Timestamps are whole seconds. Count only the steps between the first and the last change of
+    # the second, because their total time is known: span - 1 seconds.
     inner = (logged > np.nanmin(logged)) & (logged < np.nanmax(logged))
     return float((span - 1) / inner.sum())
 
@@ -208,11 +209,11 @@ def log_server(text: str) -> StatedServer:
 # Request spans of stock vLLM (``--otlp-traces-endpoint``): OTLP-JSON, one export per line.
 #
 # Each span ``llm_request`` has its request's tokens and latencies as attributes (``vllm/tracing.py:
-# SpanAttributes``), but no data on steps. TTFT and E2E are measured from the request's arrival at
-# the engine. The start of the span is the request's arrival time.
+# SpanAttributes``), but no step data. TTFT and E2E are measured from the request's arrival at the
+# engine. The start of the span is the request's arrival time.
 
 _SPAN = "llm_request"
-#: Names in ``_RequestSpan.numbers``, by attribute of a span.
+#: Names of a span's attributes in ``_RequestSpan.numbers``, by attribute.
 _ATTRIBUTES = {
     "gen_ai.latency.time_to_first_token": "ttft",
     "gen_ai.latency.e2e": "e2e",

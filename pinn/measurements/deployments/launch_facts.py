@@ -20,22 +20,22 @@ from pinn.engines.recipe import engine_rows
 from pinn.measurements.deployments.observations import COLUMNS
 from pinn.specs.serving import TRTLLM, VLLM
 
-#: Confidence in a measured row's launch flags. ``known``: the row names its container image, and
-#: one set of flags fits. ``likely``: the row names no image, but all scripts of that day agree.
-#: ``ambiguous``: another script's flags are used, or several sets of flags fit. ``unknown``: no set
-#: of flags fits.
+#: Confidence in a measured row's launch flags. ``known``: the row states its container image, and
+#: one set of flags matches. ``likely``: the row states no image, but all scripts of that day agree.
+#: ``ambiguous``: another script's flags are used, or several sets of flags match. ``unknown``: no
+#: set of flags matches.
 CONFIDENCES = KNOWN, LIKELY, AMBIGUOUS, UNKNOWN = ("known", "likely", "ambiguous", "unknown")
 
-#: Engine flags (fields of ``ServingSpec``) whose values, as passed to the engine, are columns of
-#: measured rows.
+#: Engine flags (fields of ``ServingSpec``) that are columns of measured rows, as passed to the
+#: engine.
 SERVING_FLAGS = tuple(name for name, kind in COLUMNS.items() if kind == "passed")
-#: Flags that scripts set depending on the load, and that do not change the time of a given step.
+#: Flags that scripts set depending on the load. They do not affect the time of a given step.
 LOAD_FLAGS = ("max_num_seqs", "max_model_len")
-#: Further engine settings that may change the time of a step or its schedule.
+#: Other engine settings that may affect the time of a step or its schedule.
 OTHER_FLAGS = (
     "stream_interval", "fuse_attn_quant", "piecewise_tokens", "environment",
 )  # fmt: skip
-#: Settings of the benchmark client, which sends the requests.
+#: Settings of the benchmark client.
 CLIENT = ("prompts_per_client", "warmups_per_client", "chat_template")
 _LAYOUT = (
     "tensor_parallel_size", "data_parallel_size", "enable_dp_attention", "enable_expert_parallel",
@@ -46,8 +46,8 @@ ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
 )  # fmt: skip
 
-#: First month in which the benchmark ran a configuration whenever its flags changed. From then on,
-#: a row measured at the minute or on the day of a change ran with the changed flags.
+#: First month in which the benchmark reran a configuration whenever its flags changed. From then
+#: on, a row measured in the minute or on the day of a change ran with the changed flags.
 CHANGES_START_RUNS = "2025-12"
 
 #: Environment variables that choose expert kernels. ``..._FP8=0`` together with
@@ -57,8 +57,9 @@ _EXPERT_KERNELS = {"VLLM_MXFP4_USE_MARLIN=1": "marlin", "VLLM_USE_FLASHINFER_MOE
 #: Variable that selects 8-bit activations with mxfp4 weights (vllm 0.10.2 quantization/mxfp4.py:
 #: get_mxfp4_backend).
 _EIGHT_BIT_ACTIVATIONS = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1"
-#: Default of ``attention_dp_config: timeout_iters`` if only ``enable_balance`` is passed
-#: (TensorRT-LLM llm_args.py: AttentionDpConfig; not verified in a release).
+#: Default of ``attention_dp_config: timeout_iters`` if ``enable_balance`` is passed but
+#: ``timeout_iters`` is not (TensorRT-LLM llm_args.py: AttentionDpConfig; not verified in a
+#: release).
 DEFAULT_BALANCE_STEPS = 50
 
 _IMAGE = re.compile(r"(?:; |image=)((?:vllm/|lmsysorg/|nvcr\.io)[^;]+)$")
@@ -67,7 +68,7 @@ _NO_CLOCK = "T00:00:00.000Z"
 _RELEASE = re.compile(r"v?(\d+\.\d[^-]*)")
 
 
-#: Measured row of the benchmark's table, with decoded columns: values by column.
+#: Row of the benchmark's table: decoded values by column.
 Row = Mapping[Hashable, Any]
 
 
@@ -165,14 +166,14 @@ def find(row: Row) -> Found:
         if not facts:
             return Found(None, UNKNOWN, f"no configuration {what}")
     facts = tuple(fact for fact in facts if _started(fact, when)) or facts
-    # Configurations with and without speculative decoding use the same images. A row that fits both
-    # is assumed to have run without speculative decoding, unless
-    # pinn.training.data.engine_deployments marks it.
+    # Configurations with and without speculative decoding use the same images. A row that matches
+    # both is assumed to have run without it, unless pinn.training.data.engine_deployments marks the
+    # row.
     chosen = tuple(fact for fact in facts if not fact.passed["drafts"]) or facts
     first = chosen[0].passed
     if not when:
-        # Without the time of the run, only one thing is known: the run used speculative decoding if
-        # all configurations that fit use it.
+        # Without a run's time, only one fact can be known: the run used speculative decoding if all
+        # matching configurations do.
         return Found(chosen[0] if first["drafts"] else None, UNKNOWN, "no time")
     confidence, reason = (KNOWN if image else LIKELY), ""
     if first["borrowed"]:

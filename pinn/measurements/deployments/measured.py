@@ -19,7 +19,7 @@ from pinn.specs.model import GREEDY
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import SGLANG, VLLM, ServingSpec
 
-# Deployment behind a row of the table of observations or of serving runs.
+# Row of the table of observations or of serving runs, which describes a deployment.
 
 Row = Mapping[Hashable, Any] | pd.Series
 #: Engine flags as pairs of name and value, so that they are hashable.
@@ -98,13 +98,13 @@ def _run(config: str, name: str, gpu: str, flags: Flags) -> Deployment:
     return Deployment(model, load_gpu(gpu), specified(ServingSpec, dict(flags)))
 
 
-# Load behind a row of the table of observations: the closed loop of its benchmark.
+# Load of a row in the table of observations: its benchmark's closed loop.
 #
-# Clients keep the stated number of requests in flight and send the first ones all at once. Warm-up
-# requests have ended by then and are not simulated. With a prefix cache, the warm-up leaves one
+# Clients keep the stated number of requests in flight and send all first requests at once. Warm-up
+# requests have already ended and are not simulated. With a prefix cache, the warm-up leaves one
 # cached prompt.
 
-#: Share of GPU memory that SGLang and TensorRT-LLM are assumed to use if the flag is unknown.
+#: Assumed share of GPU memory for SGLang and TensorRT-LLM if the flag is unknown.
 _ROOMY_SHARE = 0.97
 
 

@@ -14,13 +14,13 @@ from pinn.measurements.deployments.observations import COLUMNS, validate, write_
 from pinn.measurements.deployments.silicon import UNKNOWN_VERSION, series_key
 from pinn.specs.serving import VLLM
 
-#: Required columns of the CSV file; their names and units are those of observations.
+#: Required columns of the CSV file; names and units are those of the table of observations.
 REQUIRED = (
     "model", "gpu", "precision", "tensor_parallel_size", "concurrency", "prompt_tokens",
     "output_tokens", "ttft_s", "tpot_s",
 )  # fmt: skip
-#: Default values of optional columns of the CSV file. Other missing columns are left empty, which
-#: means for a flag that it was not passed and has the default of the engine's release.
+#: Default values of optional columns of the CSV file. All other missing columns are empty: the flag
+#: was not passed and has the default of the engine's release.
 OPTIONAL: Mapping[str, str] = {
     "data_parallel_size": "1",
     "enable_expert_parallel": "false",

@@ -23,17 +23,17 @@ from pinn.units import MILLISECOND
 _LENGTHS = ("prompt_tokens", "output_tokens")
 
 PACKAGE = "aiconfigurator-core"
-#: Engine name in ``silicon_sample.csv`` -> name of the engine for users.
+#: Names of the engines for users, by name in ``silicon_sample.csv``.
 _ENGINES = {VLLM: "vLLM", SGLANG: "SGLang", TRTLLM: "TensorRT-LLM"}
 
 
-#: Engine version of rows that do not state their version.
+#: Engine version of rows that state none.
 UNKNOWN_VERSION = "unknown"
 
 
 #: Filter: function that takes decoded rows and returns a mask of the rows to drop.
 Rule = Callable[[pd.DataFrame], pd.Series]
-#: Filters in order of application, by reason for dropping rows, as the report of reading states it.
+#: Filters in order of application, by reason for dropping rows in the read report.
 Filters = Mapping[str, Rule]
 
 #: Model in the file -> facts about its checkpoint. ``served`` is the model's name in the model
@@ -174,7 +174,7 @@ def canonical(rows: pd.DataFrame) -> pd.DataFrame:
     ]
     rows["series"] = [series_key(row) for _, row in rows.iterrows()]
     # If the number of prompts per client is unknown or differs between a script's runs, the minimum
-    # is used, since all runs sent at least as many prompts.
+    # is used, because every run sent at least that many.
     sent = rows["prompts_per_client"].str.extract(r"(\d+)", expand=False)
     rows["prompts_per_client"] = sent.fillna(PROMPTS_PER_CONCURRENCY).astype("int64")
     rows["warmups_per_client"] = pd.to_numeric(rows["warmups_per_client"]).fillna(0).astype("int64")

@@ -4,5 +4,5 @@
 the machine with the GPU need not have this package. The file runs under Python 3.10 to 3.12.
 """
 
-#: Modules in their order in the program's file: each module uses only earlier ones.
+#: Modules in the order of the measuring program's file. Each module uses only earlier ones.
 MODULES = ("batches", "table", "engine", "session", "serving", "command")

@@ -53,14 +53,13 @@ class Limits(NamedTuple):
     vocabulary: int = 32000
 
 
-#: A decode that stays in the batch while its step is repeated may generate ``HELD_SHARE`` x the
-#: tokens of the KV cache, so that a small cache has room for batches, too. The number is limited to
-#: at least ``LEAST_HELD``, which allows the maximum number of repeats, and at most
-#: ``HELD_OUTPUTS``.
+#: Maximum number of tokens that a decode generates while its step is repeated: ``HELD_SHARE`` of
+#: the tokens in the KV cache, so that a small cache still has room for batches; but at least
+#: ``LEAST_HELD``, which allows the maximum number of repeats, and at most ``HELD_OUTPUTS``.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
-#: Numbers and contexts of decodes in the short list, and number of prompt tokens of its mixed step,
-#: which has 32 decodes.
+#: Numbers of decodes and their contexts in the short list of batches; and number of prompt tokens
+#: in its mixed step, which has 32 decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
 
 _PART = re.compile(r"(\d+) +(?:prefill +(\d+)|decode) *@ *(\d+)$")

@@ -19,8 +19,8 @@ from pinn.measurements.program.table import (
     machine_facts,
 )
 
-#: Values that ``pinn measure --script`` fills in: arguments put before those of the command line,
-#: and the batches to measure, in order, with the information gain of each.
+#: Values that ``pinn measure --script`` fills in: arguments to insert before those of the command
+#: line, and the batches to measure, in order, with the information gain of each.
 ARGUMENTS: list[str] = []
 DESIGN: list[tuple[str, float]] = []
 

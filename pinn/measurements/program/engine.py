@@ -18,11 +18,11 @@ from typing import Any
 from pinn.measurements.program.batches import Limits
 from pinn.measurements.program.table import MeasuringError, Step
 
-#: Oldest and newest release of vLLM whose source this program follows. A newer release is measured,
-#: too, if its engine has the needed methods.
+#: Oldest and newest vLLM release whose source was checked. A newer release is also measured if its
+#: engine has the required methods.
 OLDEST, NEWEST = (0, 15), (0, 33)
 
-#: Remedies, by part of an engine's error message.
+#: Remedies, by text in an engine's error message.
 _REMEDIES = {
     "out of memory": "the model does not fit: use more GPUs (-tp), fewer bits, or a smaller model",
     "No available memory for the cache": "there is no room for a KV cache: use more GPUs "
@@ -62,8 +62,8 @@ class VllmEngine:
             ) from error
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(arguments)
         try:
-            # With the usage context of the API server, max_num_seqs and max_num_batched_tokens have
-            # the defaults of ``vllm serve``, which differ from those of offline use.
+            # With the API server's usage context, max_num_seqs and max_num_batched_tokens have the
+            # defaults of ``vllm serve``, which differ from those of offline inference.
             engine = LLMEngine.from_engine_args(
                 EngineArgs.from_cli_args(given), usage_context=UsageContext.OPENAI_API_SERVER
             )

@@ -15,21 +15,22 @@ from typing import Any
 
 from pinn.measurements.program.table import MeasuringError
 
-#: Settings of the loads. ``CLOSED``: number of clients of each closed loop, reduced to what fits in
-#: the KV cache -> maximum number of requests. ``OPEN_REQUESTS``: maximum number of requests of the
-#: open loop. ``OPEN_SHARE``: request rate of the open loop relative to the throughput of the larger
-#: closed loop.
+#: Settings of the loads. ``CLOSED``: maximum number of requests of each closed loop, by number of
+#: clients, which is reduced to what fits in the KV cache. ``OPEN_REQUESTS``: maximum number of
+#: requests of the open loop. ``OPEN_SHARE``: request rate of the open loop relative to the
+#: throughput of the larger closed loop.
 CLOSED, OPEN_REQUESTS, OPEN_SHARE = {4: 24, 32: 96}, 60, 0.6
 
-#: Tokens of prompts and outputs, reduced if the model's context is below four times their sum.
+#: Prompt and output lengths in tokens, reduced if the model's context is shorter than four times
+#: their sum.
 PROMPT, OUTPUT = 1000, 200
 
-#: Maximum duration in seconds, both of the server's start and of the first load.
+#: Maximum duration, in seconds, of the server's start and of the first load.
 _START = 900.0
 
 _ADDRESS, _FOLDER, _LOG, _COLD = "127.0.0.1", "serving", "server.log", "cold.json"
 
-#: Command line of vLLM, by module name because ``vllm`` need not be in the PATH.
+#: Command line of vLLM by module name, because ``vllm`` may not be in the PATH.
 VLLM = (sys.executable, "-m", "vllm.entrypoints.cli.main")
 
 Say = Callable[[str], None]
@@ -93,8 +94,8 @@ def _loads(
     prompt, output = min(PROMPT, longest // 4), min(OUTPUT, longest // 8)
     most = _held(_text(address + "/metrics"), prompt + output)
     files: list[str] = []
-    # One-time work such as compilation happens during the first load, which is not kept as a
-    # measurement.
+    # One-time work such as compilation happens during the first load, so its measurement is
+    # discarded.
     throughput, end = 1.0, time.monotonic() + _START
     closed = {min(n, most): count for n, count in CLOSED.items()}
     loads = [(_COLD, 4, 8), *((f"closed_{n}.json", n, count) for n, count in closed.items())]

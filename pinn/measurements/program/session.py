@@ -12,29 +12,31 @@ from typing import Any, NamedTuple
 from pinn.measurements.program.batches import Wanted, fits, held_outputs
 from pinn.measurements.program.table import MeasuringError, Step, Table
 
-#: Relative standard error of a batch's median step time up to which it counts as known; minimum and
-#: maximum repeats of a step; and maximum share of the session's time for repeats of one batch.
+#: Relative standard error at which a batch's median step time counts as known; minimum and maximum
+#: number of repeats of a step; and maximum share of the session's time for the repeats of one
+#: batch.
 KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
 
-#: Number of first steps of a batch that are dropped as warm-up, because kernels are chosen and
-#: buffers grow in them.
+#: Number of initial steps of a batch that are dropped as warm-up, in which kernels are selected and
+#: buffers grow.
 COLD = 2
 
-#: Multiple of the median step time above which a step counts as stalled by the host; and share of
-#: stalled steps above which stalls are reported.
+#: A step counts as stalled by the host above this multiple of the median step time. Stalls are
+#: reported if their share of steps exceeds the second value.
 FAR, STALLED = 3.0, 0.02
 
-#: Maximum relative difference between the wanted context and the context of decodes that are kept
-#: from the previous batch.
+#: Decodes of the previous batch are reused if their context differs from the requested one by at
+#: most this relative amount.
 _NEAR = 0.1
 
-#: Maximum share of the session's remaining time for the prefill of one batch.
+#: Maximum share of the session's remaining time for a batch's prefill.
 _SETUP_SHARE = 0.25
 
 #: Range of token ids in synthetic prompts; lower ids are special tokens in most vocabularies.
 _LOWEST_ID, _HIGHEST_ID = 100, 20000
 
-#: Number of random ids that are drawn once, since drawing them for each prompt takes seconds.
+#: Number of random token ids that are generated once, because generating them per prompt takes
+#: seconds.
 _POOL = 2**15
 
 

@@ -133,7 +133,7 @@ class Table:
 
 # Facts about the measuring machine: GPUs, driver, host.
 
-#: Share of a GPU's memory above which it counts as in use; a display uses less.
+#: A GPU counts as in use above this share of used memory; a display uses less.
 _IDLE_SHARE = 0.05
 
 _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit"

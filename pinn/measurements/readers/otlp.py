@@ -120,7 +120,8 @@ def _value(raw: msgspec.Raw) -> Value | None:
 #: scopeSpans), spans, and events of spans.
 LEVELS = ("lines", "groups", "spans", "events")
 
-#: Maximum number of reasons for refused items at each level; further reasons are counted together.
+#: Maximum number of distinct reasons for refused items at each level. Further reasons are counted
+#: together.
 MAX_REASONS = 200
 
 

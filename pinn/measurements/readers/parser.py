@@ -22,16 +22,16 @@ from pinn.measurements.readers.otlp import (
 from pinn.measurements.readers.request_spans import numbers, strings
 from pinn.measurements.readers.wire import EventKind, Field
 
-#: Arrow types of columns, by Python type of an attribute's values.
+#: Arrow types of columns, by Python type of an attribute's value.
 ARROW_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _NUMPY_TYPES = {int: np.int64, float: np.float64}
 
-#: Columns of raw tables that precede the attributes; ``span`` and ``server`` count from 0 in each
-#: chunk of a file.
+#: Columns of raw tables before the attributes. ``span`` and ``server`` count from 0 in each chunk
+#: of a file.
 _EVENT_HEAD = (("span", int), ("server", int), ("wall_ns", int))
 _SPAN_HEAD = (("span", int), ("server", int), ("span_id", str), ("parent_id", str))
 
-#: Upper bounds of plausible token and request counts, and of clock values in nanoseconds.
+#: Upper bounds of plausible counts of tokens and requests, and of clock values in nanoseconds.
 _MAX_COUNT, _MAX_NS = 2**40, 2**62
 
 Head = tuple[int | str, ...]
@@ -53,7 +53,7 @@ class Shape:
         self.kind = kind
         self.heads, self.values = list[Head](), list[list[msgspec.Raw]]()
         self._refusal = "" if kind.table else f"unknown event {name[:60]!r}"
-        # If two attributes of an event have one name, the later one is used.
+        # If an event has two attributes with the same name, the later one is used.
         places = {key: i for i, key in enumerate(keys) if key not in wire.ECHOES}
         self._fields: list[tuple[Field, str, int]] = []
         for field in kind.fields:

@@ -16,7 +16,7 @@ from pinn.measurements.readers.wire import API_EVENTS
 from pinn.measurements.schemas import SCHEMAS
 from pinn.units import NANOSECOND
 
-# Arrow columns are built from buffers, since ``pa.array`` imports pandas on its first call.
+# Build Arrow columns from buffers, because ``pa.array`` imports pandas on its first call.
 
 
 def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
@@ -44,14 +44,14 @@ def strings(texts: Sequence[str]) -> pa.Array:
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(encoded))
 
 
-# Rows of requests, one for each request span.
+# Rows of the table of requests, one per request span.
 
-#: Upper bound of plausible values of a host's clock in seconds.
+#: Upper bound, in seconds, of plausible values of a host's clock.
 MAX_SECONDS = 2.0**32
 
 ENGINE, FRONT = "engine", "front"
 
-#: Names of columns of times, without unit, by label of an event that occurs once in an engine span.
+#: Names of time columns, without unit, by label of an event that occurs once in an engine span.
 ENGINE_MOMENTS = {
     label: label.lower() for label in ("QUEUED", "SCHEDULED", "FIRST_TOKEN", "FINISHED")
 }

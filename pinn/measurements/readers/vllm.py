@@ -27,10 +27,10 @@ from pinn.measurements.readers.parser import ARROW_TYPES, ChunkParser, ParsedChu
 from pinn.measurements.readers.wire import FIELDS, SNAPSHOTS, STEPS
 from pinn.measurements.schemas import SCHEMAS
 
-# Lines of a large file, divided into byte ranges (stretches) that can be read independently.
+# Lines of a large file, divided into byte ranges (sections) that can be read independently.
 
-#: Bytes of a section of a trace file, which is parsed at once: enough that the fixed cost of a
-#: section is small, and few enough for several sections in memory.
+#: Size, in bytes, of a section of a trace file, which is parsed at once: large enough for a small
+#: relative overhead, and small enough for several sections in memory.
 STRETCH_BYTES = 8 * 2**20
 
 
@@ -75,7 +75,7 @@ def check_file(path: Path, remedy: str) -> None:
         raise PinnError(f"the file {path} does not exist: {remedy}")
     with path.open("rb") as file:
         size, data = os.fstat(file.fileno()).st_size, 0
-        # An empty file does not enter the loop, because seeking in it raises an error.
+        # Skip the loop for an empty file, because seeking in it raises an error.
         while data < size and (hole := os.lseek(file.fileno(), data, os.SEEK_HOLE)) < size:
             try:
                 data = os.lseek(file.fileno(), hole, os.SEEK_DATA)
@@ -122,8 +122,8 @@ def _skip_line(file: BinaryIO, end: int) -> int:
 
 # Reader of traces.json, the OpenTelemetry file of an instrumented vLLM, into raw tables on disk.
 #
-# The file is streamed: its sections are parsed one after another or by several processes, and the
-# tables are written to Arrow files, so memory does not grow with the file.
+# The file is streamed: one or several processes parse its sections, and the tables are written to
+# Arrow files, so memory use does not grow with the file.
 
 
 def _event_schema(table: str) -> pa.Schema:
@@ -141,8 +141,8 @@ RAW_SCHEMAS = {
 }
 
 
-#: Maximum number of parsed sections in memory, per process; results are yielded in the order of the
-#: file, so later sections may have to wait for an earlier one.
+#: Maximum number of parsed sections in memory per process. Results are yielded in file order, so
+#: later sections may have to wait for an earlier one.
 MAX_PARTS = 8
 
 
@@ -234,8 +234,8 @@ def parse_file(
     if workers == 1 or len(tasks) < 2:
         yield from (_parse_stretch(*task) for task in tasks)
         return
-    # This process parses while worker processes start. Workers are spawned, not forked, since this
-    # process may run threads.
+    # This process also parses while worker processes start. Workers are spawned, not forked,
+    # because this process may run threads.
     with ProcessPoolExecutor(workers - 1, get_context("spawn")) as pool:
         parts: deque[Future[ParsedChunk]] = deque()  # in the order of the file
         for task in tasks:
@@ -275,9 +275,9 @@ def _gather_requests(chunk: ParsedChunk) -> None:
             chunk.tables[name] = [gather(of_label, events, chunk.spans, refused)]
 
 
-# Reader of step summaries in a Parquet file, whose columns are named like attributes in traces.
+# Reader of step summaries in a Parquet file, whose columns are named like trace attributes.
 
-#: Column that distinguishes several runs in one file; each run is treated as a server of its own.
+#: Column that distinguishes several runs in one file; each run is treated as a separate server.
 RUN_COLUMN = "experiment_id"
 
 

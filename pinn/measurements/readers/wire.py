@@ -75,7 +75,7 @@ EVENT_KINDS: dict[str, EventKind] = {
     for name in (f"{prefix}.{label}", label)
 }
 
-#: Names of a request's two spans: the engine's span, and its parent, the API server's span.
+#: Names of a request's two spans: the engine's span, and its parent span from the API server.
 CORE_SPAN, API_SPAN = "llm_core", "llm_request"
 REQUEST_SPANS = {name: EventKind(SPANS, name) for name in (CORE_SPAN, API_SPAN)}
 
@@ -83,7 +83,7 @@ REQUEST_SPANS = {name: EventKind(SPANS, name) for name in (CORE_SPAN, API_SPAN)}
 #: prefix is not a step id.
 STEP_SPAN_PREFIX = "scheduler_steps_"
 
-#: Redundant attributes of events, which have no column and are not decoded: the event's name or
-#: parts of it, the end of a step, and the total of a step's tokens.
+#: Redundant attributes of events, which are not decoded: the event's name or parts of it, the end
+#: of a step, and a step's total number of tokens.
 ECHOES = ("event.type", "event_type", "phase", "step.ts_end_ns", "step_ts_end_ns",
           "batch.scheduled_tokens", "batch_scheduled_tokens")  # fmt: skip

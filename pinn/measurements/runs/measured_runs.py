@@ -23,20 +23,21 @@ from pinn.specs.flags import given_flags
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 
-# Measured serving runs: the deployment, its load, and the metrics that clients measured.
+# Measured serving runs: the deployment, its load, and the metrics measured by clients.
 
-#: Keys (latency, statistic) of metrics in inference-perf's report of a stage, by metric.
+#: Keys (latency, statistic) in inference-perf's report of a stage, by metric.
 _PLACES = {
     f"{name}_{statistic}_s": (latency, statistic)
     for name, latency in (("e2e", "request_latency"), ("ttft", "time_to_first_token"))
     for statistic in ("mean", "p90", "p99")
 }
-#: Names of the metrics that clients measure in a load stage, in seconds. ITL is (E2E - TTFT) /
+#: Names of the metrics that clients measure in a load stage, in seconds. ITL here is (E2E - TTFT) /
 #: (output tokens - 1).
 FIGURES = (*_PLACES, "itl_mean_s")
 
-#: Range of the ratio of true to nominal prompt lengths: according to load generators' reports, a
-#: server's tokenizer makes 2 to 5 % more tokens than the length to which the generator cut a text.
+#: Range of the ratio of actual to nominal prompt lengths. According to load generators' reports, a
+#: server's tokenizer yields 2 to 5 % more tokens than the length to which the generator cut the
+#: text.
 PROMPT_RANGE = (1.02, 1.05)
 
 #: Pause of the load generator between two load stages, in seconds (default of ``load.interval`` in
@@ -152,7 +153,7 @@ def sent_workload(load: serving_runs.Workload, seed: int = 0) -> Workload:
 #
 # ``exp-config.yaml`` describes the server: model, tensor_parallelism, max_num_batched_tokens,
 # max_num_seqs, max_model_len, and any other flag of vLLM by its name. No file states the GPU, so
-# the user must give it.
+# the user must specify it.
 
 _SERVER, _CONFIG = Path("exp-config.yaml"), Path("results") / "config.yaml"
 _REMEDY = "give the folder that inference-perf wrote"
@@ -217,7 +218,7 @@ def read_load_report(
     flags.setdefault("engine_version", serving_runs.ASSUMED_RELEASE)
     config = serving_runs.model_config(server.model, model_configs)
     model = load_model(config, published_as=server.model)
-    # The measured deployment is known to run, so compatibility checks are skipped.
+    # Skip compatibility checks, because the measured deployment is known to run.
     deployment = Deployment(model, load_gpu(gpu), ServingSpec(**flags), force=True)
     return MeasuredRun(
         path.name,

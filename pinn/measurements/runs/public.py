@@ -31,13 +31,13 @@ from pinn.simulator.workloads.arrivals import Stage
 from pinn.simulator.workloads.workload import Workload, closed_loop, open_loop
 from pinn.units import MILLISECOND
 
-#: Description of a set of public measurements in ``sets.yaml``.
+#: Description of a set of public measurements, from ``sets.yaml``.
 About = Mapping[str, Any]
-#: Requests per client of a closed loop, if the source does not state them.
+#: Assumed number of requests per client in a closed loop if the source does not state it.
 _REQUESTS_PER_CLIENT = 10
-#: Duration of an open loop in seconds, if the source does not state it.
+#: Assumed duration of an open loop, in seconds, if the source does not state it.
 _OPEN_LOOP_S = 300.0
-#: Metric in ``public_points.csv`` -> metric of a serving run, in which medians are used as means.
+#: Metric of a serving run, by metric in ``public_points.csv``. Medians are used as means.
 _POINT_FIGURES = {
     "ttft_ms": "ttft_mean_s", "ttft_p50_ms": "ttft_mean_s", "tpot_ms": "itl_mean_s",
     "tpot_p50_ms": "itl_mean_s", "itl_ms": "itl_mean_s",

@@ -71,16 +71,16 @@ WORKLOADS = {
     )
 }
 
-#: Engine settings that are assumed for runs under built-in loads, if the CSV file does not state
-#: them. Runs under loads from files are assumed to have the engine's defaults.
+#: Assumed engine settings of runs under built-in loads if the CSV file does not state them. Runs
+#: under loads from files are assumed to have the engine's defaults.
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 128
-#: Release of vLLM that is assumed for runs without a stated release: that of the first runs in this
-#: format. It does not follow the default of ``engine_version``, so that old measurements keep their
-#: release.
+#: Assumed vLLM release of runs that state none: that of the first runs in this format. It does not
+#: follow the default of ``engine_version``, so that old measurements keep their release.
 ASSUMED_RELEASE = "0.15.1"
 
-#: Maximum relative difference between the mean lengths in a row and in its workload file.
+#: Maximum relative difference between the mean lengths stated in a row and those of its workload
+#: file.
 _FILE_TOLERANCE = 0.1
 
 #: GPUs in the catalog, by name in a CSV file of serving runs.
@@ -178,8 +178,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     for name in _NUMBERS:
         if name in raw.columns and not pd.api.types.is_numeric_dtype(raw[name]):
             cells = raw[name].dropna()
-            # Cells are converted from text, because a whole number beyond float64 then becomes
-            # infinite, while its conversion from an integer raises an error.
+            # Convert cells from text: a whole number beyond float64 becomes infinite, while
+            # converting it from an integer would raise an error.
             odd = cells[~np.isfinite(pd.to_numeric(cells.astype("str"), errors="coerce"))]
             first = (raw[name] if odd.empty else odd).iloc[0]
             raise PinnError(f"{path}: {name} must be a number, got {first!r:.60}")
@@ -276,7 +276,7 @@ def _duration_s(known: Workload, stage: str) -> float:
     return known.stages[int(stage)].duration_s
 
 
-# Loads of serving runs that are workload files instead of built-in loads.
+# Workload files that replace the built-in loads of serving runs.
 
 
 def find_workloads(path: Path) -> dict[str, Workload]:

@@ -35,19 +35,19 @@ from pinn.specs.serving import ServingSpec
 from pinn.units import MILLISECOND
 
 RUNS_FILE = "runs.csv"
-#: A step that takes more than this multiple of its type's median time counts as warm-up.
+#: A step counts as warm-up if it takes more than this multiple of its type's median time.
 COLD = 3.0
-#: Maximum share of a run's steps with prompts that may be faster than the memory bandwidth allows.
-#: Above this share, all of the run's steps with prompts are dropped.
+#: Maximum share of a run's prompt steps that may be faster than the memory bandwidth allows. Above
+#: this share, all of the run's steps with prompts are dropped.
 MISCOUNTED_SHARE = 0.05
-#: Share of the expected weight reads of activated experts, beyond the first expert, that the lower
-#: bound of a step's time includes; which experts a step activates is not measured.
+#: Share of the expected weight reads of activated experts, beyond the first expert, in the lower
+#: bound of a step's time. Which experts a step activates was not measured.
 SURELY_READ = 0.5
-#: Maximum relative difference between the context and prompt lengths of steps of one type.
+#: Steps are of one type if their context and prompt lengths differ by at most this relative amount.
 ALIKE = 0.125
 
-#: Runs that are dropped for inconsistent logs: in this run, a step of 4 decodes takes 28.8 ms and a
-#: step of 6 decodes 12.7 ms.
+#: Runs dropped for inconsistent logs. In this run, a step of 4 decodes takes 28.8 ms and a step of
+#: 6 decodes 12.7 ms.
 ALL_MISCOUNTED = ("fpm_upfront_dsv4_flash_moe_full_once_20260613_211059/tp1_ep1_past4096",)
 
 BATCH = tuple(field.name for field in fields(UniformBatches))

@@ -14,18 +14,19 @@ from jaxtyping import Bool, Float, Int, Shaped
 from pinn.measurements.traces.steps import JOURNEY, KNOWLEDGE, SNAPSHOT
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 
-# Batch of each step, rebuilt from the journeys of requests.
+# Batch of each step, reconstructed from the journeys of requests.
 #
 # A journey is the record of a request's events in the engine: queued, scheduled, first token,
 # preempted, finished. A request is in the batch from the step that schedules it until it ends or is
-# preempted: first its prompt, in one or more chunks, then one token per step. If the trace has the
-# journeys of all requests, the batch of every step is therefore known, also between sampled steps.
+# preempted. It first computes its prompt, in one or more chunks, then one token per step. If the
+# trace has the journeys of all requests, the batch of every step is therefore known, even between
+# sampled steps.
 
-#: Candidates for the lag of output events: the number of steps by which the step numbers that a
-#: trace states for output tokens are too high.
+#: Candidates for the lag of output events: by how many steps the trace's step numbers of output
+#: tokens are too high.
 OUTPUT_LAGS = (0, 1, 2)
 
-#: Maximum number of steps that a request may plausibly spend in the batch. A longer stay counts as
+#: Maximum plausible number of steps that a request spends in the batch. A longer stay counts as
 #: uncertain: only its first and last steps are used, as bounds.
 MAX_STAY_STEPS = 100_000
 
@@ -258,16 +259,16 @@ def _filled(
     return news if (news > 0).all() and news[-1] <= budget - others[-1] else None
 
 
-# Batches of steps from the best available data, as sums from which step features are computed.
+# Batches of steps from the best available data, as sums for computing step features.
 #
 # The steps of an interval between two sampled steps are represented by a weighted list of batches:
 # the batch of every step if all are known, else the batches of its two ends, each weighted by half
 # the number of steps. The features of the interval are the weighted sum over these batches, so that
 # its time stays linear in the coefficients.
 
-#: Share of steps whose batches by journeys and by summaries agree, above which no further lag of
-#: output events is tried. The value is an assumption: with a wrong lag, only steps agree in which
-#: no request begins or ends.
+#: If the batches from journeys and from summaries agree in more than this share of steps, no
+#: further lag of output events is tried. The value is an assumption: with a wrong lag, batches
+#: agree only in steps in which no request begins or ends.
 SURE_SHARE = 0.95
 
 

@@ -40,8 +40,8 @@ from pinn.measurements.traces.steps import CLOCK_STEP_S
 
 KINDS = SINGLE, WINDOW = "single", "window"
 
-#: What is known of the batches of an interval between sampled steps. ``known``: every request of
-#: every step. ``summary``: the summary of its only step. ``ends``: the summaries of its two ends,
+#: Knowledge of the batches in an interval between sampled steps. ``known``: all requests of every
+#: step are known. ``summary``: its only step has a summary. ``ends``: its two ends have summaries,
 #: whose mean estimates its steps. If steps are scheduled ahead, the interval's time is that of the
 #: steps one earlier (see ``is_ahead``).
 BATCHES = KNOWN, SUMMARY, ENDS = "known", "summary", "ends"
@@ -51,7 +51,7 @@ REASONS = (
     "idle server", "few requests", "warm-up", "preemption", "stalled",
 )  # fmt: skip
 
-#: Thresholds of the reasons for setting intervals aside, assumed with a wide margin.
+#: Thresholds for excluding intervals, assumed with a wide margin.
 RULES = {"max_steps": 64, "min_requests": 2, "warm_up_steps": 20, "stall_factor": 10.0}
 
 
@@ -122,8 +122,8 @@ def cycle_table(steps: pd.DataFrame, journeys: JourneyEvidence | None = None) ->
         preempted | preempted[following] | journeys.preempts_until,
         _stalled(no_prompt & no_prompt[following], step_s, is_last | idle | (length <= 0)),
     )
-    # Reasons are written in reverse order, so that the first one that applies stays. They are
-    # stored as int8 codes to save memory, since files have millions of steps.
+    # Assign reasons in reverse order, so that the first applicable one remains. Store them as int8
+    # codes to save memory, because files have millions of steps.
     reason = np.full(count, -1, dtype=np.int8)
     for code in reversed(range(len(REASONS))):
         reason[tests[code]] = code
@@ -158,14 +158,15 @@ def _warm_up(step: np.ndarray, idle: np.ndarray, is_last: np.ndarray) -> np.ndar
     count, warm_up = len(idle), RULES["warm_up_steps"]
     first = np.ones(count, dtype=bool)
     first[1:] = is_last[:-1]
-    # A process numbers its steps from 0. If the first sampled step of a segment has a high number,
-    # the process is warm already.
+    # A process numbers its steps from 0. If a segment's first sampled step has a high number, the
+    # process is already warm.
     from_zero = first & (step < warm_up)
     after_idle = np.zeros(count, dtype=bool)
     after_idle[1:] = idle[:-1] & ~is_last[:-1]
     begins = np.where(from_zero, 0, np.where(after_idle, step, -warm_up))
     segment_base = np.where(first | after_idle, begins, np.iinfo(np.int64).min)
-    # A running maximum gives each row the latest row at which the process started or became busy.
+    # A running maximum yields, for each row, the latest row at which the process started or became
+    # busy.
     rows = np.arange(count, dtype=np.uint32)
     position = np.maximum.accumulate(np.where(first | after_idle, rows, 0))
     return step - segment_base[position] < warm_up
@@ -208,9 +209,9 @@ def medians_by_decodes(steps: pd.DataFrame, cycles: pd.DataFrame) -> pd.DataFram
 
 # Assignment of requests to segments and steps, and facts about cycles from requests' events.
 
-#: Minimum share of steps whose summaries agree with the event records of requests, at which these
-#: records count as complete. The value is an assumption: if one request is missing, all steps in
-#: which it ran disagree.
+#: The event records of requests count as complete if they agree with the summaries of at least this
+#: share of steps. The value is an assumption: if one request is missing, all steps in which it ran
+#: disagree.
 COMPLETE_SHARE = 0.9
 
 
@@ -351,11 +352,11 @@ def _floats(table: pa.Table, name: str) -> np.ndarray:
 
 # Checks of candidate step times against the roofline lower bound.
 #
-# No step is faster than max(FLOPs / peak FLOP/s, bytes to read / memory bandwidth) of its batch. A
-# column of a trace whose median is below this bound does not have step times, whatever its name.
-# Coefficients fitted to the column would describe impossible hardware.
+# No step is faster than max(FLOPs / peak FLOP/s, bytes to read / memory bandwidth) of its batch. If
+# a trace column's median is below this bound, the column does not contain step times, whatever its
+# name. Coefficients fitted to the column would describe impossible hardware.
 
-#: Meanings of columns whose times look like step times but are not, by name of the column.
+#: Meanings of columns that look like step times but are not, by column name.
 MEANINGS = {
     "reported_duration_s": (
         "step.duration_us is the time of the scheduler's schedule() call, which ends "

@@ -77,7 +77,7 @@ def read_benchmark_table(tables: TraceTables) -> list[BenchmarkRun]:
     return [BenchmarkRun.from_json(json.loads(text)) for text in texts]
 
 
-# Deployment that benchmark files measured: facts in the files, completed by the user's flags.
+# Deployment measured in benchmark files: facts in the files, completed by the user's flags.
 
 
 def benchmark_target(
@@ -244,9 +244,9 @@ def _write_single(
 
 # Canonical tables of a run (in order, with times in seconds), from its raw tables.
 
-#: Columns of canonical tables that are kept in memory. Columns of steps are needed for cycles,
-#: lower bounds and links to requests; columns of requests for segments, engine states and batches;
-#: columns of snapshots to decide whether the snapshots of a step are complete.
+#: Columns of canonical tables that are kept in memory. Columns of steps serve to compute cycles and
+#: lower bounds and to link steps to requests; columns of requests to derive segments, engine states
+#: and batches; columns of snapshots to decide whether a step's snapshots are complete.
 _OF_SNAPSHOTS = ("segment", "step_id", "is_prefill", "new_tokens")
 _OF_REQUESTS = (
     "server", "segment", "wall_s", "queued_s", "finished_s", "scheduled_step", "first_token_step",
@@ -259,12 +259,12 @@ _OF_STEPS = (
     "preempted", "kv_usage", "is_ambiguous",
 )  # fmt: skip
 
-#: Columns of steps from which the lower bound of a step's time is computed, and the column of
-#: durations that are compared with the bound.
+#: Columns of steps for computing the lower bound of a step's time, and the column of durations to
+#: compare with the bound.
 _OF_FLOORS = ("prefill_requests", "decode_requests", "prefill_tokens", "kv_blocks_total",
               "kv_usage", "reported_duration_s")  # fmt: skip
 
-#: Maximum number of steps for which the roofline lower bound is computed, evenly spaced.
+#: Maximum number of steps, evenly spaced, for which the roofline lower bound is computed.
 _FLOOR_ROWS = 50_000
 
 
@@ -306,7 +306,8 @@ def _write_run(
     made = {"steps": all_steps, "requests": all_requests, "snapshots": all_snapshots}
     write = partial(trace_tables.write_table, folder)
     tables = {name: write(name, table.batches(), table.schema) for name, table in made.items()}
-    # Without rows an error is raised, because empty tables would replace good ones in the folder.
+    # Raise an error if there are no rows, because empty tables would replace good ones in the
+    # folder.
     if not any(table["rows"] for table in tables.values()):
         read = (f"{r.read} {name} (refused {r.refused})" for name, r in run.reports.items())
         counts_read = ", ".join(read)

@@ -26,10 +26,10 @@ from pinn.physics.batch_sums import BatchSums
 #
 # Echoes thus reveal the number of prefills of the previous step, but not their tokens.
 
-#: Evidence that steps are scheduled ahead, from pairs of consecutive sampled steps whose first step
-#: has one prefill of several tokens: minimum number of pairs, and minimum share of pairs whose
-#: second step has an echo. The share is below 1, because a prompt of many chunks has only one echo.
-#: Both values are assumptions; in the published trace of the evaluation data every pair has one.
+#: Minimum evidence that steps are scheduled ahead, from pairs of consecutive sampled steps whose
+#: first step has one prefill of several tokens: number of pairs, and share of pairs whose second
+#: step has an echo. The share is below 1, because a prompt of many chunks has only one echo. Both
+#: values are assumptions; in the published trace of the evaluation data, every pair has an echo.
 MIN_PAIRS = 10
 MIN_SHARE = 0.5
 
@@ -102,8 +102,7 @@ def _echoes(steps: pd.DataFrame) -> Float[np.ndarray, " steps"]:
     return np.where(has_real, np.maximum(requests - 1, 0), requests)
 
 
-# Splits of a run by time, since data of later steps must not influence the predictions of earlier
-# ones.
+# Splits of a run by time, because later steps must not influence predictions of earlier ones.
 
 
 def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
@@ -127,10 +126,10 @@ def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
 
 # Batches of selected intervals, as weighted sums for a linear fit.
 #
-# If steps are scheduled ahead (see ``is_ahead``), the engine runs in an interval the batches that
-# were scheduled one step earlier. A single cycle therefore has the batch of the preceding step,
-# which is known if that step was sampled. An interval of several steps (a window) is represented by
-# the batches at its ends and right before its ends.
+# If steps are scheduled ahead (see ``is_ahead``), an interval runs the batches that were scheduled
+# one step earlier. A single cycle therefore runs the batch of the preceding step, which is known if
+# that step was sampled. An interval of several steps (a window) is represented by the batches at
+# its ends and right before its ends.
 
 
 class IntervalBatches:

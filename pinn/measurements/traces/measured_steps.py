@@ -33,27 +33,27 @@ from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 from pinn.units import MILLISECOND
 
-#: Folder in which the measuring program stores result files of the load generator.
+#: Folder in which the measuring program stores the load generator's result files.
 SERVING_FOLDER = "serving"
 
-#: Name of the table of measured steps in a folder that ``pinn ingest`` wrote.
+#: Name of the table of measured steps in a folder written by ``pinn ingest``.
 MEASURED = "measured_steps"
 
 #: Minimum number of steps of a batch for a median: the smallest number that ``pinn measure``
-#: accepts for a batch whose steps are slow.
+#: accepts for a batch with slow steps.
 LEAST = 3
 
-#: Multiple of a batch's median step time above which a step counts as warm-up or stalled, as in
+#: A step counts as warm-up or stalled above this multiple of its batch's median step time, as in
 #: ``pinn measure``.
 FAR = 3.0
 
-#: Assumed minimum of the relative noise of one step's time, since a few measured times may be equal
-#: by chance.
+#: Assumed minimum relative noise of one step's time, because a few measured times may be equal by
+#: chance.
 _LEAST_NOISE = 0.005
 
-#: The scatter of one batch's step times is estimated from these times and from the typical scatter
-#: of all batches, which is assumed to count as much as this number of steps. Repeats of a step end
-#: as soon as its times agree closely, so the scatter of a few repeats alone is too small.
+#: The scatter of a batch's step times is estimated from these times and from the typical scatter of
+#: all batches, which is assumed to weigh as much as this number of steps. Repeats stop as soon as
+#: the times agree closely, so the scatter of a few repeats alone is too small.
 _LIKE_OTHERS = 16.0
 
 Rows = Float[np.ndarray, " batches"]

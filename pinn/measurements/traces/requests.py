@@ -33,8 +33,8 @@ STATE_COLUMNS = tuple(
 
 _MOMENTS = (*FRONT_MOMENTS.values(), *ENGINE_MOMENTS.values())
 
-#: Columns of a span's events that state the value of a span's column more precisely, by column of
-#: the span.
+#: Columns of a span's events with more precise values than the span's own column, by column of the
+#: span.
 _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
               "max_tokens": "decode_max"}  # fmt: skip
 
@@ -65,7 +65,7 @@ def canonical_requests(
     first = np.full(len(rows), np.nan)
     moments = ((front, "arrived_s", 1), (engine, "queued_s", 0), (engine, "scheduled_s", 0))
     for table, name, side in moments:
-        # Row -1 stands for a missing span; it selects the appended NaN.
+        # Row -1 represents a missing span; it selects the appended NaN.
         values = np.append(table[name].to_numpy(), np.nan)
         first = np.where(np.isnan(first), values[rows[:, side]], first)
     rows = rows[np.argsort(first, kind="stable")]

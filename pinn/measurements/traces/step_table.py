@@ -18,16 +18,15 @@ from pinn.common.tables import KeptRows
 from pinn.errors import PinnError
 from pinn.measurements.readers.vllm import check_file
 
-#: Required columns of a table of steps: requests and tokens of a step, as numbers.
+#: Required columns of a table of steps: numbers of requests and tokens in a step.
 COUNTS = ("num_prefill_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens",
           "num_decode_requests", "sum_decode_kv_tokens")  # fmt: skip
 LATENCY = "latency_ms"
 
-#: Columns with equal values in all steps of one batch; the contexts of decodes grow with each step.
+#: Columns with equal values in all steps of a batch; decode contexts grow with each step.
 ALIKE = COUNTS[:4]
 _BATCH, _COLD = "batch", "is_cold"
-#: Errors for several values in a column that identifies a server and must have one value in a file,
-#: by column.
+#: Errors for columns that identify a server and have several values in one file, by column.
 _SERVERS = {
     "run": "{file} has steps of {count} runs: give a file with one server",
     "dp_rank": "{file} has steps of several data-parallel ranks: give a file with one rank",
@@ -35,7 +34,7 @@ _SERVERS = {
 _REMEDY = "give a folder that 'pinn measure' wrote"
 _MISSING = "a cell is missing or not a number"
 
-#: Number of bytes of a table that are read at a time.
+#: Number of bytes read from a table at a time.
 _PIECE_BYTES = 2**22
 
 

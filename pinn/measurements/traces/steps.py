@@ -22,13 +22,13 @@ from pinn.units import MICROSECOND, NANOSECOND
 # may reboot, which resets its monotonic clock. Intervals between steps are valid only inside one
 # segment.
 
-#: Minimum change of the difference between epoch time and monotonic time, in seconds, that means
-#: another monotonic clock. The value is an assumption: until a host reboots, the difference changes
-#: only by clock drift.
+#: Minimum change, in seconds, of the difference between epoch time and monotonic time that
+#: indicates another monotonic clock. The value is an assumption: until a host reboots, only clock
+#: drift changes the difference.
 CLOCK_STEP_S = 5.0
 
-#: Number of decreases of the step number, and their share of rows. If both are exceeded, two
-#: servers are assumed to have written the rows, instead of one server that restarted.
+#: Maximum number of decreases of the step number, and maximum number per row. If both are exceeded,
+#: the rows are assumed to be from two servers, not from one server that restarted.
 MAX_RESTARTS = 3
 MAX_RESTART_SHARE = 0.01
 
@@ -119,10 +119,10 @@ MAX_STEP_ID = 2**40
 #: Indices of raw rows in one table, or one column of indices for each of several tables.
 Rows = Shaped[np.ndarray, "rows ..."]
 
-#: Function that frees the memory of raw rows that were read.
+#: Function that frees the memory of raw rows that have been read.
 Release = Callable[[], None]
 
-#: Function that returns a column by its name.
+#: Function that returns a column by name.
 Columns = Callable[[str], pa.Array | pa.ChunkedArray]
 
 #: Number of raw rows that are converted at a time.
@@ -268,7 +268,7 @@ def out_of_range(raw: pa.Table, counts: list[str], release: Release) -> Bool[np.
 
 # Table of snapshots: one row for each request of each step with snapshots.
 #
-# A snapshot is taken before its step runs: ``cached_tokens`` are in the cache, and the step
+# A snapshot is taken before its step runs: ``cached_tokens`` are already in the cache, and the step
 # computes ``new_tokens``.
 
 _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {

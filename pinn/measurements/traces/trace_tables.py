@@ -130,8 +130,8 @@ class Target:
         model = load_model(self.model)
         if self.precision is not None:
             model = with_precision(model, self.precision)
-        # Measurements can be read whatever the flags. A calibration checks that the engine starts
-        # with them (pinn.calibration.checks.check_engine).
+        # Measurements can be read with any flags. A calibration checks that the engine starts with
+        # them (pinn.calibration.checks.check_engine).
         return Deployment(model, load_gpu(self.gpu), self.serving, force=True)
 
 
@@ -238,8 +238,8 @@ def read_trace_tables(folder: Path) -> TraceTables:
 
 _MS = 1e3
 
-#: Maximum number of median cycle times (from one step's start to the next) that are printed, and
-#: minimum number of cycles for a median.
+#: Maximum number of median cycle times (from one step's start to the next) to print, and minimum
+#: number of cycles for a median.
 MAX_MEDIANS = 12
 MIN_CYCLES = 5
 

@@ -34,10 +34,10 @@ from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
 from pinn.surrogate.surrogate import Surrogate
 
-#: Default tensor-parallel sizes and weight formats; None means the checkpoint's own format.
+#: Default tensor-parallel sizes and weight formats. None means the checkpoint's own format.
 SIZES = (1, 2, 4, 8)
 FORMATS = (None, "fp8")
-#: Maximum number of servers on a page; simulating a server takes some seconds.
+#: Maximum number of servers on a page; simulating one server takes several seconds.
 MOST_SERVERS = 200
 
 
@@ -181,20 +181,20 @@ def _check_supported(deployment: Deployment) -> None:
         )
 
 
-#: Relative half-width of the uniform distribution of lengths around a slider's stop. Lengths are
-#: random because clients with equal lengths would all send their requests at the same time.
+#: Lengths are uniformly distributed around a slider's value, with this relative half-width. They
+#: are random because clients with equal lengths would send all their requests simultaneously.
 RANGE_RATIO = 0.3
-#: Number of requests per client in a load, besides ``Lengths.further_requests``.
+#: Number of requests per client in a load, in addition to ``Lengths.further_requests``.
 REQUESTS_PER_CLIENT = 4
-#: Numbers of clients that are simulated first, as far as their requests fit.
+#: Numbers of clients to simulate first, up to the maximum that fits the server.
 _FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
-#: Maximum log difference between a node and the interpolation of all other nodes, for TTFT, ITL
-#: and throughput. Halving the distance between nodes at least halves the interpolation error, so
-#: errors between nodes are below half of these values.
+#: Maximum log difference between a node (a simulated number of clients) and the interpolation from
+#: all other nodes, for TTFT, ITL and throughput. Halving the distance between nodes at least halves
+#: the interpolation error, so errors between nodes are below half of these values.
 _TOLERANCES = (0.09, 0.05, 0.05)
-#: Minimum ratio between neighbouring nodes, which are the simulated numbers of clients.
+#: Minimum ratio between neighbouring nodes (simulated numbers of clients).
 _LEAST_RATIO = 1.1
-#: Parts of a step to which step features belong, without duplicates, in the order of the features.
+#: Parts of a step that step features belong to, without duplicates, in the order of the features.
 PARTS = tuple(dict.fromkeys(feature.part for feature in STEP_FEATURES.values()))
 
 

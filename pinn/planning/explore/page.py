@@ -37,7 +37,7 @@ from pinn.units import MICROSECOND
 
 _PACKAGE = "pinn.planning.explore"
 _SCRIPTS = ("interpolate.js", "chart.js", "explore.js")
-#: Initial values of the sliders; a slider without this stop begins at its nearest stop.
+#: Initial values of the sliders. A slider without this value starts at the nearest one.
 _LOAD = {"inFlight": 32, "context": 0, "prompt": 1024, "output": 256}
 
 
@@ -80,8 +80,7 @@ class ExplorePage:
             source=self.source,
             style=Markup(_text("explore.css")),
             script=Markup("\n".join(map(_text, _SCRIPTS))),
-            # The escape keeps text in the data from closing the script element that contains the
-            # data.
+            # The escape keeps text in the data from closing the script element that contains it.
             data=Markup(json_text(self.data(), allow_nan=False).replace("<", "\\u003c")),
         )
 

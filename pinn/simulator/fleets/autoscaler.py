@@ -7,10 +7,10 @@ from pinn.simulator.fleets.spec import RATE, Autoscaler
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 
-#: Iterations of the fixed-point search for the number of running requests at a rate.
+#: Number of fixed-point iterations that find the number of running requests at a rate.
 _ROUNDS = 200
-#: Mean number of steps from a request's arrival to the start of the step that computes it: half of
-#: the running step, and the next step, which asynchronous scheduling has already planned.
+#: Mean number of steps between a request's arrival and the start of the step that computes it: half
+#: of the running step, and the next step, which asynchronous scheduling has already planned.
 _STEPS_BEFORE = 1.5
 
 

@@ -123,8 +123,8 @@ class Control:
                 )
             while self.events and self.events[0][0] == until_s:
                 self._act(*heapq.heappop(self.events))
-            # Requests held by the router are sent after all events of this moment, so that none
-            # goes to a server that one of the events closes.
+            # Send requests held by the router after all events of this moment, so that none goes to
+            # a server that one of these events closes.
             self._send_held(until_s)
 
     def _act(self, now_s: float, what: int, place: int, serial: int) -> None:
@@ -203,7 +203,7 @@ class Control:
         mine = np.flatnonzero(open_ones & (requests["replica"] // ranks == server.copy))
         return mine[np.argsort(requests["sent_s"][mine], kind="stable")]
 
-    # Autoscaler: periodic decisions, start and draining of servers.
+    # Autoscaler: periodic decisions to start and drain servers.
 
     def _scale(self, now_s: float) -> None:
         scaling = self.scaling

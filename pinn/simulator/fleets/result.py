@@ -30,7 +30,7 @@ from pinn.simulator.statistics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Number of rows of the table of metrics over time, and number of time spans of the plot.
+#: Number of rows in the table of metrics over time, and number of time bins in the plot.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
 _NO_INTERVALS = "prediction errors of whole fleets were never measured"
@@ -106,7 +106,7 @@ class FleetSimulation(Served):
         for k, run in enumerate(self.found.kinds):
             mine = self.found.kind == k
             records = _of(run.requests, mine, first)
-            # ``single`` includes the metrics of a kind that has only one server.
+            # ``single`` includes the metrics that are computed only for a single server.
             own = replace(run, requests=records)
             found += server_statistics(own, self.reported.percentiles, single=True)
             first += run.replicas

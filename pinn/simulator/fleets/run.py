@@ -214,7 +214,7 @@ def _all_gaps(kinds: Sequence[Run]) -> GapRuns:
     ))  # fmt: skip
 
 
-# GPUs that a fleet uses over time: time spans of servers, GPU hours and mean number of GPUs.
+# A fleet's GPU use over time: time spans of servers, GPU hours and mean number of GPUs.
 
 
 def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 3"]:

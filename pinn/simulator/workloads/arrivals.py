@@ -20,7 +20,7 @@ from pinn.errors import PinnError
 # Arrival times: gaps between requests, and load stages with a mean rate.
 
 PROCESSES = ("poisson", "gamma", "weibull", "constant")
-#: Range of the coefficient of variation in which the equation for Weibull's shape can be solved.
+#: Range of the coefficient of variation for which the equation of Weibull's shape can be solved.
 _LEAST_CV, _MOST_CV = 0.02, 50.0
 
 
@@ -162,7 +162,7 @@ def weibull_shape(cv: float) -> float:
     >>> round(weibull_shape(1.0), 6)
     1.0
     """
-    from scipy.optimize import brentq  # import is slow
+    from scipy.optimize import brentq  # imported here because the import is slow
 
     def excess(shape: float) -> float:
         second, first = math.gamma(1 + 2 / shape), math.gamma(1 + 1 / shape)
@@ -179,7 +179,7 @@ class Gaps:
     cv: float = 1.0
 
 
-#: Gaps of a Poisson process, as from independent clients.
+#: Gaps of a Poisson process, as between the requests of independent clients.
 POISSON = Gaps()
 
 
@@ -215,8 +215,8 @@ def stage_starts(
 # Random prompt and output lengths from a distribution.
 
 _TOKENS, _SHORTER = "the number of tokens of a request", "shorten the request"
-#: Names of distribution parameters that must not be negative, and maximum values of parameters
-#: that could cause an overflow.
+#: Names of distribution parameters that must not be negative; and maximum values of parameters that
+#: could cause an overflow.
 _NOT_NEGATIVE = frozenset({"std_dev", "sigma", "alpha", "xm", "mix_weight"})
 _MOST = {"mu": 50.0, "sigma": 50.0, "mean": 1e12, "std_dev": 1e12, "value": 1e12, "max": 1e12}
 
@@ -230,7 +230,8 @@ def _pareto_lognormal(p: Mapping[str, float], count: int, rng: np.random.Generat
     return np.where(rng.random(count) < p["mix_weight"], tail, body)
 
 
-#: Name of a distribution -> (required parameters, function that draws values).
+#: Required parameters of each distribution, and function that samples from it, by the
+#: distribution's name.
 DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Draw]] = {
     "constant": (("value",), lambda p, n, _rng: np.full(n, float(p["value"]))),
     "uniform": (("min", "max"), lambda p, n, rng: rng.uniform(p["min"], p["max"], n)),

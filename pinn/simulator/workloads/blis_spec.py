@@ -24,12 +24,12 @@ from pinn.simulator.workloads import arrivals, workload
 from pinn.simulator.workloads.yaml_spec import Number, Strict, Whole, check
 from pinn.units import MICROSECOND
 
-# Clients of a BLIS workload specification: their keys, and the requests that each client sends.
+# Clients of a BLIS workload specification: their keys, and the requests that they send.
 
-#: Columns of requests: arrival in s, prompt tokens, output tokens, prefix group (-1 for none),
+#: Columns of requests: arrival time in s, prompt tokens, output tokens, prefix group (-1 if none),
 #: prefix tokens, client timeout in s.
 Requests = tuple[np.ndarray, ...]
-#: Number of prefix tokens of a prefix group that names no length.
+#: Number of prefix tokens of a prefix group that states no length.
 DEFAULT_PREFIX_TOKENS = 50
 
 
@@ -178,8 +178,8 @@ def _sent(
 
 
 _REMEDY = "remove the key, or give the load as a CSV trace"
-#: Reasons and remedies for BLIS files whose load cannot be simulated, by a key at any depth of the
-#: file.
+#: Reasons and remedies for BLIS files whose load cannot be simulated, by a key that may occur at
+#: any depth of the file.
 _UNSERVED = {
     "servegen_data": "give the load as a CSV trace, since pinn reads no further files",
     "cohorts": "list the members of cohorts as clients",

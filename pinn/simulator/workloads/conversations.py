@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from pinn.errors import PinnError
 from pinn.simulator.workloads import arrivals
 
-#: Function that draws random lengths in tokens, given their mean and their number.
+#: Function that samples lengths in tokens, given their mean and their number.
 DrawLengths = Callable[[int, int], Int[np.ndarray, " n"]]
 
 

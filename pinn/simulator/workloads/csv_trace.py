@@ -46,7 +46,7 @@ _OUTPUT = "output_tokens"
 _OTHERS = (_OUTPUT, "think_time_s", "timeout_s", "deadline_us", "transferred_tokens")
 _READ = frozenset({*_ARRIVAL, *_PROMPT, *_PREFIX, *_LABELS, *_OTHERS})
 
-#: Other names that files give to columns, in lower case with underscores, by meaning of the column.
+#: Alternative names of columns, in lower case with underscores, by meaning of the column.
 OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
     "the arrival time": (
         "timestamp", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "request_time",
@@ -71,7 +71,8 @@ _ROLES: Mapping[str, tuple[str, ...]] = {
 _ENDINGS = {
     "s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": MILLISECOND, "us": MICROSECOND, "ns": NANOSECOND
 }  # fmt: skip
-#: Columns that identify a file as BurstGPT's, whose times are seconds without a unit.
+#: Columns that identify a file as BurstGPT's, whose times are in seconds although it states no
+#: unit.
 _BURSTGPT = {"request_tokens", "response_tokens"}
 _MOMENT = re.compile(
     r"^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:\.\d{1,9})?)\d*\s*(?:Z|UTC|([+-])(\d\d):?(\d\d))?$"

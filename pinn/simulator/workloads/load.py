@@ -146,7 +146,7 @@ def _beside(header: Path, time_unit: str) -> Path:
     return beside[0]
 
 
-# Requested load: a file, or flags like the flags of ``vllm bench serve``.
+# Requested load: a file, or flags like those of ``vllm bench serve``.
 
 _BENCH = "vllm bench serve"
 #: Default number of requests (``vllm 0.15.1 vllm/benchmarks/datasets.py``).

@@ -35,8 +35,8 @@ _HASHED_TOKENS = 512
 #: UTF-8 bytes per token, by OpenAI's rule of thumb of four English characters per token.
 _TOKEN_BYTES = 4
 _NOTE = f"Lengths are estimates: one token per {_TOKEN_BYTES} bytes of text"
-#: Keys that an entry may have for its list of messages (``_LISTS``), and a message for its role
-#: (``_SPEAKERS``) and for its text (``_TEXTS``). ``_MODELS``: names that the model's role may have.
+#: Keys in an entry for its list of messages (``_LISTS``), and in a message for its role
+#: (``_SPEAKERS``) and its text (``_TEXTS``). ``_MODELS`` are names of the model's role.
 _LISTS, _SPEAKERS, _TEXTS = ("conversations", "messages", "conversation"), ("from", "role"), (
     "value", "content",
 )  # fmt: skip

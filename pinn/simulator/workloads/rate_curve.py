@@ -7,7 +7,7 @@ from pathlib import Path
 from pinn.common.documents import CsvTable
 from pinn.errors import PinnError
 
-#: Units of columns of time in seconds, by column.
+#: Length in seconds of each time column's unit, by column.
 _TIMES = {"time_s": 1.0, "time_min": 60.0, "time_h": 3600.0}
 _RATE = "rate"
 

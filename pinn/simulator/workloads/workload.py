@@ -15,7 +15,7 @@ from pinn.common import documents
 from pinn.errors import PinnError, printable
 from pinn.simulator.workloads import arrivals
 
-# Prefix sharing: the earlier request whose first tokens a request repeats.
+# Prefix sharing: the earlier request whose leading tokens a request repeats.
 
 
 def share_prompts(
@@ -86,7 +86,7 @@ class Reading:
         return ". ".join([f"{counts} ({reasons})" if reasons else counts, *self.notes])
 
 
-#: Default timeout of aiohttp, five minutes, which inference-perf does not change.
+#: aiohttp's default timeout, five minutes, which inference-perf does not change.
 AIOHTTP_TIMEOUT_S = 300.0
 
 
@@ -306,7 +306,7 @@ class Workload:
             )
 
 
-#: Column of a workload -> (default for an empty column, minimum, maximum).
+#: Default of an empty cell, minimum and maximum, by column of a workload.
 COLUMNS: dict[str, tuple[float, float, float]] = {
     "prompt_tokens": (1, 1, documents.MOST_REQUEST_TOKENS),
     "output_tokens": (1, 0, documents.MOST_REQUEST_TOKENS),
@@ -419,7 +419,8 @@ class PromptGroups:
         if min(self.shared_tokens, self.question_tokens) < 0:
             got = " and ".join(map(documents.written, (self.shared_tokens, self.question_tokens)))
             raise PinnError(f"shared_tokens and question_tokens must be 0 or more, got {got}")
-        # Prompt lengths need no check here, because Python itself refuses too large lengths.
+        # Prompt lengths need no check here, because Python itself rejects lengths that are too
+        # large.
         count, remedy = self.groups * self.prompts_per_group, "lower groups x prompts_per_group"
         documents.check_size(
             count, documents.MOST_REQUESTS, "the number of different prompts", remedy

@@ -15,7 +15,7 @@ from pinn.simulator.workloads.conversations import ConversationShape, converse
 from pinn.simulator.workloads.rate_curve import read_rate_curve
 from pinn.simulator.workloads.workload import PromptGroups, closed_loop, open_loop, shared_prefix
 
-# Reading of YAML files into checked models; errors name file, place and remedy.
+# Conversion of YAML files to validated models. Errors state file, place and remedy.
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -26,7 +26,7 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
-#: Whole number in a file; ``true`` is refused, although it equals 1 in Python.
+#: Whole number in a file; ``true`` is rejected, although it equals 1 in Python.
 Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
@@ -263,12 +263,13 @@ def _check_lengths(spec: _Spec, path: Path) -> None:
             )
 
 
-# YAML of inference-perf: the profile that a user writes, or the config that the tool ran.
+# inference-perf's YAML: the profile written by a user, or the config of a run.
 #
 # The tool ignores unknown keys, and so does this reader: a profile with
 # ``num_unique_system_prompts`` runs with the tool's default of 10 groups of 10 prompts. Both
-# ``constant`` and ``poisson`` loads draw exponential gaps. A stage sends rate x duration requests
-# and ends when the last one has ended; the next stage begins ``interval`` seconds later.
+# ``constant`` and ``poisson`` loads have exponentially distributed gaps. A stage sends rate x
+# duration requests and ends when the last one has completed; the next stage begins ``interval``
+# seconds later.
 
 _REMEDY = "see inference-perf's documentation of this key"
 

@@ -18,10 +18,10 @@ from pinn.specs.modules.weights import Shape, UnrecognizedError, attribute, matr
 if TYPE_CHECKING:
     from torch import nn
 
-# Attention: projections are recognized by name, and sizes follow from their shapes.
+# Attention: projections are recognized by name, and sizes are derived from their shapes.
 
 _CLASS = re.compile(r"(Attention|Attn)(?!.*(Layer|Block)$)")
-#: Names of projections, without common prefixes and suffixes, by their role in attention.
+#: Names of projections, without common prefixes and suffixes, by role in attention.
 _ROLES = {
     "q": ("q", "wq", "query"),
     "k": ("k", "wk", "key"),
@@ -34,7 +34,7 @@ _ROLES = {
 }  # fmt: skip
 _ROLE_OF = {name: role for role, names in _ROLES.items() for name in names}
 _AFFIX = re.compile(r"^(?:project_|linear_)|(?:_proj|_lin|_linear)$")
-#: Endings of names of vectors, such as biases, that an attention module may have without effect on
+#: Name endings of vectors, such as biases, that an attention module may contain without effect on
 #: its time.
 _VECTORS = ("bias", "sinks", "sink")
 _HEAD_WIDTHS = ("head_dim", "head_size", "attention_head_size", "d_head", "dim_head", "depth")

@@ -15,9 +15,9 @@ from pinn.specs.config_fields import ConfigFields, read_fields
 if TYPE_CHECKING:
     from torch import nn
 
-#: Number of tokens in the forward pass on the meta device; it does not affect the result.
+#: Number of tokens in the forward pass on the meta device, which does not affect the result.
 _TOKENS = 16
-#: Configuration keys that would make transformers load third-party code, kernels or weights.
+#: Configuration keys with which transformers would load third-party code, kernels or weights.
 _UNSAFE = ("auto_map", "quantization_config", "compression_config", "use_pretrained_backbone")
 _LAYERS = re.compile(r"(^|_)layers?$")
 
@@ -104,8 +104,8 @@ def _text_module(config: Any) -> nn.Module:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL
 
     factory: Any = AutoModelForCausalLM if config.model_type in CAUSAL else AutoModel
-    # All other implementations need the values of masks and routers, which the meta device does not
-    # have.
+    # All other implementations need the values of masks and routers, which do not exist on the meta
+    # device.
     settings = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}
     with torch.device("meta"):
         module: nn.Module = factory.from_config(

@@ -81,7 +81,7 @@ def matrices(module: nn.Module) -> dict[str, Shape]:
         weight = dict(_own(each)).get("weight")
         if weight is not None and weight.dim() == 2 and not is_table(each):
             rows, columns = weight.shape
-            # Conv1D of transformers.pytorch_utils, as in GPT-2, stores the transposed matrix.
+            # Conv1D from transformers.pytorch_utils, as in GPT-2, stores the transposed matrix.
             is_transposed = type(each).__name__ == "Conv1D"
             found[path] = Shape(columns, rows) if is_transposed else Shape(rows, columns)
     return found

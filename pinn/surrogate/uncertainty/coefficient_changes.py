@@ -14,7 +14,8 @@ from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.surrogate import predict_coefficients
 from pinn.surrogate.uncertainty.held_out import shape_of
 
-# Change of coefficients when the kernels and rows of a model or GPU are added to the training data.
+# Changes in coefficients when the kernels and rows of a model or GPU are added to the training
+# data.
 #
 # The networks of the cross-validation folds are an ensemble; each was trained without one model or
 # GPU (a delete-group jackknife). For a held-out deployment, the network of its fold predicts the

@@ -35,7 +35,7 @@ class KernelDistance:
     elsewhere: float
 
 
-# GPUs of which a checkpoint's training data have measured servers.
+# GPUs with measured servers in a checkpoint's training data.
 
 
 def gpu_is_known(checkpoint: Path, deployment: Deployment) -> bool:
@@ -116,7 +116,7 @@ def outside_inputs(checkpoint: Path, deployment: Deployment) -> dict[str, float]
 
 
 def _distances(kernels: Path, deployment: Deployment, batches: list[str]) -> list[dict[str, Any]]:
-    # Import only when needed, because these modules load torch, which is slow.
+    # Imported only when needed, because these modules load torch, which is slow.
     from pinn.kernels.surrogates import KernelSurrogates
     from pinn.surrogate.uncertainty.held_out import kernel_distance
 

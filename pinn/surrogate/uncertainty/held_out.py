@@ -18,11 +18,10 @@ from pinn.surrogate.uncertainty.kinds import Situation, kind_of, place_of
 
 # Distance of a step from measured kernels: the mean over its kernels, weighted by their time.
 #
-# The times of a step's kernels are interpolated from measured ones. The distance of a kernel is its
-# distance to the nearest measured kernel, in log units. Distances are not fitted to prediction
-# errors.
+# The times of a step's kernels are interpolated from measured kernels. A kernel's distance is that
+# to the nearest measured kernel, in log units. Distances are not fitted to prediction errors.
 
-#: Distance assumed for a kernel without any comparable measurement: a factor of four in one size.
+#: Assumed distance of a kernel without any comparable measurement: a factor of four in one size.
 UNMEASURED = float(np.log(4.0))
 
 
@@ -72,13 +71,13 @@ def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
     )
 
 
-# Descriptions of held-out rows by facts that are known before a measurement.
+# Descriptions of held-out rows by facts that are known before measuring.
 
 #: Columns that describe a step: type of weights, which measurements of the GPU exist, and distance
 #: from measured kernels.
 DESCRIPTION = ("kind", "place", "distance")
 
-#: Step: deployment, batch as text, and whether serving data of its GPU are in the training data.
+#: Step: deployment, batch as text, and whether the training data include serving data of its GPU.
 Step = tuple[Deployment, str, bool]
 
 

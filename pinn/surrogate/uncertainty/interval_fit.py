@@ -15,7 +15,8 @@ from pinn.surrogate.uncertainty.intervals import HalfWidth, StatedIntervals
 from pinn.surrogate.uncertainty.kinds import kinds_of_errors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weighted_quantile
 
-# Half-widths of TPOT, TTFT and E2E: the first two are fitted; E2E and all gains follow from them.
+# Half-widths of the intervals of TPOT, TTFT and E2E. The first two are fitted; E2E and all gains
+# follow from them.
 #
 # A half-width is a constant: the P90 of absolute log errors on held-out data, in which every pair
 # of model and GPU counts once (split conformal prediction over groups). One half-width is for GPUs
@@ -28,13 +29,14 @@ from pinn.surrogate.uncertainty.quantiles import LEVEL, Values, error_law, weigh
 # An error of the step time changes all metrics in the same direction. A gain is the log change of a
 # metric per log change of the step time. It is above 1 if queues magnify an error, and 1 in a
 # closed loop below saturation. The half-width of TPOT is that of the step time x gain. TTFT also
-# has a half-width of its own, and the wider of the two applies. E2E is a TTFT followed by decodes,
-# so the ends of its interval are the sums of their ends.
+# has a separate half-width, and the wider of the two applies. E2E is a TTFT followed by decodes, so
+# the ends of its interval are the sums of the ends of these two.
 
 #: Metrics with an interval; the mean ITL has TPOT's interval.
 METRICS = ("tpot", "ttft", "e2e")
 
-#: Names of the columns with each metric's gain: its log change per log change of the step time.
+#: Names of the columns of the gains, by metric. A gain is a metric's log change per log change of
+#: the step time.
 GAINS = tuple(f"{metric}_gain" for metric in METRICS)
 
 
@@ -113,7 +115,8 @@ def half_widths(found: Mapping[str, HalfWidth], rows: pd.DataFrame) -> dict[str,
     return {"tpot": moved["tpot"], "ttft": ttft, "e2e": np.log(np.exp(moved["e2e"]) + beyond)}
 
 
-# Coverage of intervals on held-out models and GPUs, each with intervals calibrated on all others.
+# Actual coverage of intervals on held-out models and GPUs, each with intervals calibrated on all
+# others.
 
 #: Nominal coverage levels of the calibration curve.
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

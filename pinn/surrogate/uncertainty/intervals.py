@@ -19,17 +19,18 @@ from pinn.surrogate.uncertainty.kinds import KindErrors
 from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths, trait_words
 
-# The intervals of a checkpoint are stored in a small JSON file in the checkpoint's folder.
+# A checkpoint's intervals are stored in a small JSON file in its folder.
 
 SCHEMA = "pinn intervals 4"
 
-#: Keys of a checkpoint's metadata that the file of its intervals has, too.
+#: Keys of a checkpoint's metadata that the file of its intervals repeats.
 BELONGS = ("recipe_sha256", "data_sha256")
 
-#: Part of the coefficients -> metric whose half-width is added to those of its coefficients.
+#: Metric whose half-width is added to those of the coefficients, by part of the coefficients (beta:
+#: step, alpha: request).
 _COMMON = {"beta": "tpot", "alpha": "ttft"}
 
-#: Metrics with a fitted half-width; that of E2E follows from them.
+#: Metrics with a fitted half-width; the half-width of E2E follows from them.
 METRICS = ("tpot", "ttft")
 
 Ends = tuple[float, float]

@@ -19,8 +19,8 @@ from pinn.surrogate.uncertainty.distance import KernelDistance, gpu_is_known, lo
 
 # Types of predictions, as text, and errors of held-out rows of each type.
 
-#: Maximum share of a step's kernel time whose nearest measurements are on other GPUs, at which the
-#: kernels of the step's GPU count as measured.
+#: The kernels of a step's GPU count as measured if at most this share of the step's kernel time has
+#: its nearest measurements on other GPUs.
 _ELSEWHERE = 0.5
 
 MEASURED = "a measured GPU"
@@ -131,7 +131,7 @@ def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErro
     return next(of[key] for key in wanted if key in of)
 
 
-# Facts of a step that are known before a measurement, for commands.
+# Facts about a step that are known before measuring, for commands.
 
 
 def situation_of(checkpoint: Path, deployment: Deployment, batch: str) -> Situation:

@@ -13,19 +13,20 @@ from jaxtyping import Float
 # Quantiles of the errors of held-out groups, in which every group counts once.
 #
 # A group is a model on a GPU; models of equal shape are one model. The rows of a group differ only
-# in load and share their error. Each group therefore counts once, with any number of rows and
-# splits.
+# in load and share their error. Each group therefore counts once, regardless of its number of rows
+# and splits.
 #
-# A few groups guarantee little: split conformal prediction covers a new exchangeable group with a
-# probability of 90 % only if the number of groups n is at least nine (``ceil(0.9 (n + 1)) <= n``).
-# A dozen pairs of model and GPU are not exchangeable, since they share a few models. Thus 90 % is
-# an average over groups like these, and not guaranteed for each of them: half of the rows of an
-# unseen model can be outside.
+# Few groups give only weak guarantees: split conformal prediction covers a new exchangeable group
+# with a probability of 90 % only if the number of groups n is at least nine (``ceil(0.9 (n + 1)) <=
+# n``). A dozen pairs of model and GPU are not exchangeable, because they share a few models. The 90
+# % are thus an average over similar groups, not guaranteed for each group: half of the rows of an
+# unseen model may be outside their intervals.
 
-#: Share of measurements that intervals should cover.
+#: Share of measurements that intervals should cover (nominal coverage).
 LEVEL = 0.9
 
-#: Ratio of the half-width of a 90 % interval to the standard deviation, if errors are normal.
+#: Ratio of the half-width of a 90 % interval to the standard deviation of normally distributed
+#: errors.
 NORMAL_QUANTILE = 1.645
 
 Values = Float[np.ndarray, " n"]
@@ -48,11 +49,11 @@ def weighted_quantile(values: Values, weight: Values, level: float) -> float:
 # The errors of held-out rows, log(measured / predicted) in units of each row's half-width, are a
 # distribution. The half-width of a prediction scales this distribution to its own time. This is a
 # conformal predictive distribution (Vovk et al. 2019, "Nonparametric predictive distributions based
-# on conformal prediction"). Near the limit, the probability of meeting it thus falls gradually, and
-# no margin has to be chosen.
+# on conformal prediction"). Near the limit, the probability of meeting it thus decreases gradually,
+# so no safety margin has to be chosen.
 
-#: Number of equally likely errors that represent a distribution. Each is the median of its 1 /
-#: ``COUNT`` of the distribution.
+#: Number of equally likely errors that represent a distribution. Each one is the median of a
+#: fraction 1 / ``COUNT`` of the distribution.
 COUNT = 20
 
 _SHARES = (np.arange(COUNT) + 0.5) / COUNT

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pinn.engines.deployment import Deployment
 from pinn.specs.serving import VLLM
 
-#: Hidden size from which on the launch time of layers hardly affects a step. An assumption.
+#: Hidden size above which the launch time of layers hardly affects a step (an assumption).
 WIDE_LAYER = 4096.0
 
-#: Name of a trait -> function that returns its amount in a deployment, given whether serving data
-#: of the GPU are in the training data. Traits were chosen for their meaning, before any fit.
+#: Functions that return the amount of a trait in a deployment, given the deployment and whether the
+#: training data include serving data of its GPU, by name of the trait. Traits were chosen for their
+#: meaning, before any fit.
 TRAITS: dict[str, Callable[[Deployment, bool], float]] = {
     "an engine other than vLLM": lambda d, _: float(d.serving.engine != VLLM),
     "a GPU without serving data": lambda _, gpu_known: float(not gpu_known),
@@ -28,7 +29,7 @@ _DEFINED = {
     "experts spread over ranks": "expert parallelism",
 }
 
-#: Minimum factor at which a sentence names a trait as a reason for wider intervals.
+#: Minimum factor of a trait for a sentence to name it as a reason for wider intervals.
 _WORTH_SAYING = 1.1
 
 

@@ -76,8 +76,8 @@ def development_image(rows: pd.DataFrame) -> pd.Series:
     return rows["engine_version"].str.contains("nightly-dev|glm5-hopper")
 
 
-#: Rule that marks copies of a measurement in several dumps. Unlike the rule for vLLM's rows, it
-#: does not compare parallel sizes, because the dumps store them differently.
+#: Rule that marks copies of a measurement in several dumps. Unlike the rule for vLLM rows, it does
+#: not compare parallel sizes, because dumps store them differently.
 copy_of_a_row = partial(silicon.copy_across_dumps, key=(*_ROW, *_LENGTHS))
 
 
@@ -108,7 +108,8 @@ def shows_no_mtp(rows: pd.DataFrame) -> pd.Series:
     return ~(speculates(rows) | mtp_beside_plain(rows))
 
 
-#: Filters that keep only rows that ran multi-token prediction without recording it, with copies.
+#: Filters that select only rows that ran multi-token prediction without recording it, including
+#: copies.
 MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_no_mtp}
 
 
@@ -137,13 +138,13 @@ def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
 #: Names, in ``silicon_sample.csv``, of the engines other than vLLM.
 ENGINES = (SGLANG, TRTLLM)
 
-#: Reason to report rows separately and not to train on them. At prompts of 8192 tokens, DeepSeek on
-#: B300 of 2026-04-17 has 3.6 to 5.8 times the TTFT of equal loads on B200 (16 pairs below 128
-#: requests) and up to 3.6 times the TPOT. Its flags equal B200's. Its image (SGLang 0.5.10.post1)
-#: pins transformers 5.3.0, whose tokenizer makes the client's random prompts about five times
-#: longer on the server (InferenceX PR 937: 7,140 tokens became 35,921). The client's fix ef01c2205
-#: of 2026-03-27 works for local model paths, and B300's script passed a hub id until 5fe6d56ee of
-#: 2026-05-15. The length of each prompt is not recorded.
+#: Reason for reporting rows separately and not training on them. At prompts of 8192 tokens,
+#: DeepSeek on B300 of 2026-04-17 has 3.6 to 5.8 times the TTFT of equal loads on B200 (16 pairs
+#: below 128 requests) and up to 3.6 times the TPOT. Its flags equal B200's. Its image (SGLang
+#: 0.5.10.post1) pins transformers 5.3.0, whose tokenizer makes the client's random prompts about
+#: five times longer on the server (InferenceX PR 937: 7,140 tokens became 35,921). The client's fix
+#: ef01c2205 of 2026-03-27 works for local model paths, and B300's script passed a hub id until
+#: 5fe6d56ee of 2026-05-15. The length of each prompt is not recorded.
 APART = (
     "DeepSeek on B300, 2026-04-17: prompts made about five times too long by the image's tokenizer"
 )
@@ -196,7 +197,7 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
     rows = pd.concat([vllm, kept[list(sample.CANONICAL)]], ignore_index=True)
     noted = Counter(of_vllm.noted)
     noted.update(of_others.noted)
-    # Do not count the notes on launch scripts of rows that are reported separately.
+    # Do not count the launch script notes of rows that are reported separately.
     noted.subtract(others.loc[others["apart"] != "", "facts"])
     return rows, replace(of_vllm, accepted=len(rows), refused=dict(refused), noted=dict(noted))
 
@@ -259,7 +260,8 @@ def _released_engines_but_glm(rows: pd.DataFrame) -> pd.Series:
     return development_image(rows) & ~rows["model"].str.contains("GLM-5", regex=False)
 
 
-#: Names and rules that replace a filter for models with linear or sparse attention, by filter.
+#: Names and rules of the filters for models with linear or sparse attention, by the filter that
+#: each replaces.
 _FOR_OTHER_ATTENTION: dict[sample.Rule, tuple[str, sample.Rule]] = {
     development_image: ("nightly image, but of GLM-5", _released_engines_but_glm),
     other_attention: ("attention over all keys", lambda rows: ~other_attention(rows)),
@@ -283,7 +285,7 @@ def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(apart=apart.map({True: APART, False: ""}))
 
 
-# Importers from the benchmark's file to a table of observations on disk.
+# Importers of the benchmark's file into a table of observations on disk.
 
 
 def import_silicon(target: Path | str, source: Path | str | None = None) -> ReadReport:

@@ -5,7 +5,8 @@ import pandas as pd
 from pinn.common.files import data_folder
 from pinn.engines.recipe import MEASURED_FILE
 
-#: CSV files of predicted TPOT and TTFT by other estimator, named after the estimator's version.
+#: CSV files of predicted TPOT and TTFT, by other estimator. Each file is named after the
+#: estimator's version.
 PEERS = {
     "aiconfigurator": "aiconfigurator_0.12.0.csv",
     "aisimulate": "aisimulate_0.13.0.dev202610270000000085.csv",

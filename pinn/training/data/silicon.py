@@ -23,11 +23,11 @@ from pinn.specs.serving import VLLM
 
 _LENGTHS = ("prompt_tokens", "output_tokens")
 _POINT = ("model", "gpu", "precision", *_LENGTHS, "tensor_parallel_size")
-#: Columns that are equal for all rows of one curve of latency over concurrency.
+#: Columns that are equal in all rows of one curve of latency against concurrency.
 SERIES = (*_POINT, "data_parallel_size", "enable_expert_parallel")
 
-#: Flags that are equal in runs of one deployment. Prefix caching is excluded: it does not change
-#: latency here, as the benchmark's random prompts share no prefixes.
+#: Flags that are equal in all runs of one deployment. Prefix caching is excluded, because it does
+#: not affect latency here: the benchmark's random prompts share no prefixes.
 SETTINGS = tuple(
     name
     for name in launch_facts.SERVING_FLAGS

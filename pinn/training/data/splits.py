@@ -75,7 +75,7 @@ def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
     return [_one_way(rows, "Hopper to Blackwell", hopper, blackwell, "gpu")]
 
 
-#: Eight-bit formats to train on, and four-bit formats to test on, in ``eight_to_four_bits``.
+#: Eight-bit training formats and four-bit test formats of the split ``eight_to_four_bits``.
 EIGHT_BITS = ("fp8", "fp8_static", "fp8_block", "int8")
 FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
@@ -93,7 +93,7 @@ def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
 
 
 #: Functions from observations to splits, by split method. If an engine is held out, kernels
-#: measured on it stay in the training data.
+#: measured on it remain in the training data.
 SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
     "leave-one-model-out": partial(leave_one_out, "model"),
     "leave-one-engine-out": partial(leave_one_out, "engine"),
