@@ -34,7 +34,7 @@ def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -
     return typer.Option(*names, help=help, callback=check)
 
 
-_JSON_HELP = "Also write the result to this JSON file; with - print only JSON."
+_JSON_HELP = "Also write the result to this JSON file; - prints only the JSON."
 JsonPath = Annotated[Path | None, output(".json", names=("--json",), help=_JSON_HELP)]
 Details = Annotated[
     bool, typer.Option("--details", help="Print all details instead of one screen.")
@@ -161,10 +161,10 @@ _LAUNCH = (
     _text_option(
         "serve",
         metavar="COMMAND",
-        help="Launch command to take model and flags from: 'vllm serve MODEL -tp 2', 'python -m "
-        "sglang.launch_server ...', 'trtllm-serve ...' or 'docker run ...', also with environment "
-        "variables; or a list of arguments, or Kubernetes YAML with command and args. Other "
-        "options override the command's flags.",
+        help="Launch command that specifies the model and flags: 'vllm serve MODEL -tp 2', 'python "
+        "-m sglang.launch_server ...', 'trtllm-serve ...' or 'docker run ...', also with "
+        "environment variables; or a list of arguments; or Kubernetes YAML with command and args. "
+        "Other options override flags of the launch command.",
     ),
     _text_option("engine_words", hidden=True),
 )
