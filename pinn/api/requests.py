@@ -19,20 +19,19 @@ from pinn.specs.request_media import MOST_AUDIO_S
 #: Help texts of arguments that have the same meaning in all requests. A request's docstring may
 #: override them.
 SHARED = {
-    "model": "Model: a name from 'pinn models' or Hugging Face, or the path of a config.json file "
-    "or its folder.",
-    "gpu": "GPU: a name from 'pinn gpus', or the path of a datasheet's JSON file.",
-    "configs": "Configurations: a CSV, YAML or JSON file as for 'pinn coefficients --configs', or "
-    "a grid in one string, such as 'model=Llama-3.1-8B gpu=H100,B200 "
-    "tensor_parallel_size=1,2'. "
+    "model": "Model: a name listed by 'pinn models' or on Hugging Face, or the path of a "
+    "config.json or its folder.",
+    "gpu": "GPU: a name listed by 'pinn gpus', or the path of a datasheet's JSON file.",
+    "configs": "Configurations: a CSV, YAML or JSON file, as for 'pinn coefficients --configs', or "
+    "a grid, such as 'model=Llama-3.1-8B gpu=H100,B200 tensor_parallel_size=1,2'. "
     "[default: the configurations of the --coefficients files]",
     "images_per_request": "Number of images at the start of each prompt; prompt tokens include "
-    "image tokens. An image is encoded in the step that processes its first token.",
+    "image tokens. An image is encoded in the step that computes its first token.",
     "image_size": "Size of each image in pixels.",
     "audio_seconds": "Length of each audio clip at the start of each prompt, in seconds; prompt "
     "tokens include audio tokens. [default: no audio]",
-    "audios_per_request": "Number of audio clips per prompt; used with --audio-seconds.",
-    "checkpoint": "Checkpoint of the trained network. [default: the environment variable "
+    "audios_per_request": "Number of audio clips in each prompt, with --audio-seconds.",
+    "checkpoint": "File with the trained network. [default: the environment variable "
     "PINN_CHECKPOINT, else checkpoints/pinn.safetensors]",
 }
 #: Names of function arguments and command options, by accepted alternative name.
@@ -70,13 +69,12 @@ class PredictionRequest:
 
     Attributes:
         batch: Batch to time, such as '32 decode @ 700' (32 decode requests with 700 tokens of
-            context each) or '1 prefill 512 @ 0 + 16 decode @ 600' (with a prefill of 512 tokens).
-            Repeatable. [default: example batches]
-        coefficients: Coefficient file: the JSON file of 'pinn calibrate' or 'pinn coefficients
-            --json', used instead of the network. Its model, GPU and flags are used unless given
-            here.
-        memory_log: Start-up log of a server with this configuration; its memory sizes replace the
-            predicted ones.
+            context each) or '1 prefill 512 @ 0 + 16 decode @ 600' (one prefill of 512 tokens and 16
+            decode requests). Repeatable. [default: example batches]
+        coefficients: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json',
+            used instead of the network. Its model, GPU and flags are used unless given here.
+        memory_log: Start-up log of a server with this configuration. The memory sizes in the log
+            replace the predicted ones.
     """
 
     model: str | None = None
@@ -96,8 +94,9 @@ class ManyRequest:
     """Defaults for values that configurations lack; engine flags are separate arguments.
 
     Attributes:
-        skip_invalid: Do not stop at configurations that the engine refuses or that are invalid;
-            their rows have a reason instead of predictions, and they are counted.
+        skip_invalid: Do not stop at configurations that are invalid or that the engine refuses.
+            Their rows contain the reason instead of predictions, and the output states how many
+            there are.
     """
 
     model: str | None = None
@@ -111,7 +110,7 @@ class ExploreRequest:
     """Servers of an interactive page; engine flags are separate arguments.
 
     Attributes:
-        gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
+        gpu: GPU types: names listed by 'pinn gpus' or paths of datasheets, separated by commas.
     """
 
     SEVERAL: ClassVar = {
@@ -129,9 +128,11 @@ class WorkersRequest:
     """Processes or machines that run simulations.
 
     Attributes:
-        backend: Where simulations run: processes (of this machine) or ray.
-        workers: Number of simulations at a time. [default: one per core for a command, 1 for a
-            Python function; a script with more needs ``if __name__ == "__main__":``]
+        backend: Where simulations run: in processes on this machine (processes) or on a Ray cluster
+            (ray).
+        workers: Number of simulations to run in parallel. [default: one per core for a command, 1
+            for a Python function; a Python script that sets more needs ``if __name__ ==
+            "__main__":``]
         address: Address of a running Ray cluster, for --backend ray.
     """
 
@@ -154,13 +155,13 @@ class ServeRequest:
     Attributes:
         host: Address to listen on. The default accepts connections from this machine only.
         port: Port to listen on; 0 for a free one.
-        workers: Number of worker processes for predictions, and number of further processes for
+        workers: Number of worker processes for predictions. Equally many further processes run
             simulations and plans. [default: one per core]
-        queue: Maximum number of requests that wait for a free worker process; further requests get
-            status 503.
-        timeout: Time limit of an answer, in seconds.
-        files: Let requests name files of this machine even if --host accepts connections from
-            other machines.
+        queue: Maximum number of requests that wait for a free worker process. Further requests are
+            rejected with status 503.
+        timeout: Maximum time to answer a request, in seconds.
+        files: Let requests name files on this machine even if --host accepts connections from other
+            machines.
     """
 
     host: str = "127.0.0.1"
@@ -177,13 +178,15 @@ class ServersRequest:
     """Servers of a simulation that flags alone cannot describe: two pools, or a fleet.
 
     Attributes:
-        prefill: Prefill workers, such as '2x tp=4' for two workers with -tp 4 each. Further flags,
-            such as ep, dp=2 or gpu=H200, apply to these workers only. Needs --decode.
+        prefill: Prefill workers, such as '2x tp=4' for two workers with -tp 4 each. Further flags
+            in this text, such as ep, dp=2 or gpu=H200, apply to these workers only. Requires
+            --decode.
         decode: Decode workers, in the same form as --prefill.
-        kv_link_gb_per_s: Bandwidth of KV transfers per GPU, in GB/s; inf for instant transfers.
-            [default: the fastest network port that the GPU's PCIe link can feed]
-        fleet: YAML file of a fleet that changes during the load: kinds of servers, start_up_s,
-            failures, in_flight, autoscaler. Without kinds, the fleet is --replicas of this server.
+        kv_link_gb_per_s: Bandwidth of KV transfers per GPU, in GB/s; inf for instantaneous
+            transfers. [default: the fastest network port that the GPU's PCIe link can saturate]
+        fleet: YAML file that describes a fleet and its changes during the load, with the keys kinds
+            (of servers), start_up_s, failures, in_flight and autoscaler. Without kinds, the fleet
+            consists of --replicas of this server.
     """
 
     PANEL: ClassVar[str] = "Disaggregated prefill/decode, fleets"
@@ -199,11 +202,11 @@ class BreakdownRequest:
     """Configuration whose steps are broken down by part, and the sources of their times.
 
     Attributes:
-        batch: Batch of the step, such as '64 decode @ 2000' (64 decode requests with 2000 tokens
-            of context each) or '1 prefill 512 @ 0 + 16 decode @ 600' (with a prefill of 512
-            tokens). Repeatable.
-        kernels: Folder of the fits to measured kernels, for --explain. [default: kernels/all
-            beside the checkpoint, else checkpoints/kernels/all]
+        batch: Batch of the step, such as '64 decode @ 2000' (64 decode requests with 2000 tokens of
+            context each) or '1 prefill 512 @ 0 + 16 decode @ 600' (one prefill of 512 tokens and 16
+            decode requests). Repeatable.
+        kernels: Folder with the fits to measured kernels, for --explain. [default: kernels/all in
+            the checkpoint's folder, else checkpoints/kernels/all]
     """
 
     model: str | None = None
@@ -222,26 +225,27 @@ class SimulationRequest:
     """Workload and source of step times; flags of server and load are separate arguments.
 
     Attributes:
-        workload: File of the load: a CSV trace (also Azure's and BurstGPT's), a TraceV2 header,
-            JSON of Mooncake or ShareGPT, YAML of inference-perf or BLIS, or a plain YAML with
-            prompt_tokens, output_tokens and stages or concurrency. Or describe the load with
-            --input-len, --output-len and the options next to them.
-        rate: Mean request rate over the whole load, in requests/s; several rates, such as 1,2,4,8,
-            give a table. [default: the file's]
-        seed: Seed of random arrival times and lengths. [default: the file's, else 0]
-        slo: SLO to check: limits on each request, such as 'ttft<=1s, tpot<=50ms' or
-            'ttft:1000 tpot:50' (ms), or on all requests, such as 'p99 ttft<=2s'. Reports the
-            share of requests within the limits, and goodput.
+        workload: File that describes the load: a CSV trace (also in the formats of Azure and
+            BurstGPT), a TraceV2 header, JSON of Mooncake or ShareGPT, YAML of inference-perf or
+            BLIS, or a plain YAML file with prompt_tokens, output_tokens and stages or concurrency.
+            The load can also be described by --input-len, --output-len and the options next to
+            them.
+        rate: Mean request rate over the whole load, in requests/s. Several rates, such as 1,2,4,8,
+            print a table with a row for each. [default: the file's]
+        seed: Random seed for arrival times and lengths. [default: the file's, else 0]
+        slo: SLO to check: limits on each request, such as 'ttft<=1s, tpot<=50ms' or 'ttft:1000
+            tpot:50' (ms), or limits on statistics over all requests, such as 'p99 ttft<=2s'. The
+            output includes goodput and the share of requests that meet the limits.
         percentiles: Percentiles of latencies to print, such as 50,90,99.9. [default: 50,90,95,99]
-        num_warmups: Number of warm-up requests before the measurement.
-        warmup_s: Duration of the warm-up before the measurement, in seconds.
-        sensitivity: Also print which coefficients this metric of --json depends on, such as
-            e2e_mean_ms, by one more simulation for each coefficient.
-        coefficients: Coefficient file: the JSON file of 'pinn calibrate' or 'pinn coefficients
-            --json', used instead of the network. Its model, GPU and flags are used unless given
-            here.
-        memory_log: Start-up log of a server with this configuration; its KV cache size replaces the
-            predicted one.
+        num_warmups: Number of warm-up requests, which are excluded from all metrics.
+        warmup_s: Duration of the warm-up in seconds. Requests in this time are excluded from all
+            metrics.
+        sensitivity: Also print how this metric of the --json output, such as e2e_mean_ms, depends
+            on each coefficient. This takes one more simulation per coefficient.
+        coefficients: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json',
+            used instead of the network. Its model, GPU and flags are used unless given here.
+        memory_log: Start-up log of a server with this configuration. The KV cache size in the log
+            replaces the predicted one.
     """
 
     workload: Path | None = None
@@ -264,25 +268,25 @@ class CalibrationRequest:
     """Measurements of a server, and the coefficients to start from.
 
     Attributes:
-        observations: Folder that 'pinn ingest' wrote.
+        observations: Folder written by 'pinn ingest'.
         benchmarks: Result files of a benchmark tool, or folders of them, separated by spaces.
-        steps: Folder that 'pinn measure' wrote, or a CSV file of whole steps.
-        model: Model of the measured server: a name, or a config.json.
-        gpu: GPU of the measured server: a name, or a datasheet.
-        append: Earlier calibration to continue from; its drift is printed. Its model, GPU and flags
-            are used unless given here.
-        base: Coefficient file to start from instead of the network, as of 'pinn coefficients
-            --json'.
-        memory_log: Start-up log of the server. Its KV cache is compared with the flags and used in
-            the simulation of benchmarks.
+        steps: Folder written by 'pinn measure', or a CSV file of whole steps.
+        model: Model of the measured server: a name, or the path of a config.json.
+        gpu: GPU of the measured server: a name, or the path of a datasheet.
+        append: Earlier calibration to continue from. How much its coefficients have drifted is
+            printed. Its model, GPU and flags are used unless given here.
+        base: Coefficient file to start from instead of the network, such as one written by 'pinn
+            coefficients --json'.
+        memory_log: Start-up log of the server. The KV cache size in the log is compared with the
+            flags and used in the simulation of benchmarks.
         kv_events: File of the server's KV events, or /metrics pages with kv_offload series
-            (separated by spaces), to fit the link between GPU and host memory.
-        force: Fit even if the measurements do not match the flags.
+            (separated by spaces), to calibrate the link between GPU and host memory.
+        force: Calibrate even if the measurements do not match the flags.
         accept: Write the calibration even if the held-out error of a metric is still large.
-        budget: Number of trace intervals that are drawn for the fit; 0 for all.
+        budget: Number of trace intervals that are sampled for the fit; 0 for all.
         intervals: Type of trace intervals for the fit: windows (means of 5 to 15 steps), singles
             (one step) or both.
-        seed: Seed of the random choice of trace intervals.
+        seed: Random seed for the sampling of trace intervals.
     """
 
     observations: Path | None = None
@@ -307,17 +311,18 @@ class MeasureRequest:
     """Settings of a measurement: batches, duration, engine.
 
     Attributes:
-        model: Folder with a config.json, or a name that vLLM knows.
+        model: Folder with a config.json, or a model name that vLLM knows.
         out: Folder to write the measured steps to.
         minutes: Duration of the measurement in minutes, after the engine has started.
-        load: Closed-loop load whose prediction intervals the measurement narrows, as
+        load: Closed-loop load for which the measurement should narrow the prediction intervals, as
             CLIENTSxPROMPT_TOKENSxOUTPUT_TOKENS, such as 32x4000x300. Repeatable. [default: 1, 16,
             64 and 256 clients with 1000 prompt and 200 output tokens]
-        script: Write the measuring program to this file, for another machine, and measure nothing.
-        python: Python interpreter in which vLLM is installed.
-        serve: Before the steps, also start a server on this machine and load it. This is a switch:
-            give flags of the server as options.
-        port: Port of the server of --serve; 0 for a free one.
+        script: Do not measure, but write the measuring program to this file, to run it on another
+            machine.
+        python: Path of a Python interpreter with vLLM installed.
+        serve: Before the steps, also measure a server under load, which is started on this machine.
+            This option takes no launch command: give flags of the server as options.
+        port: Port of the server that --serve starts; 0 for a free one.
         force: Measure even if the GPU is in use or the model is predicted not to fit.
     """
 
@@ -339,10 +344,11 @@ class TableRequest:
     """Settings of a coefficient table for many configurations.
 
     Attributes:
-        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
-            instead of the network for its own configuration. Repeatable.
-        skip_invalid: Skip and count configurations whose settings contradict each other.
-        intervals: Include the ends of the 90 % prediction intervals.
+        coefficients: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json',
+            used instead of the network for its own configuration. Repeatable.
+        skip_invalid: Skip configurations with contradictory settings; the output states how many
+            were skipped.
+        intervals: Include the bounds of the 90 % prediction intervals.
     """
 
     checkpoint: Path | None = None
@@ -356,19 +362,19 @@ class BlisRequest:
     """Settings of an export to BLIS.
 
     Attributes:
-        target: 'folder' writes a folder per configuration for BLIS up to 2026-08-22, whose latency
-            formula has eleven terms; 'kernel' writes a registry of coefficient sets, and scenarios,
-            for BLIS with a latency kernel.
-        workloads: File of a load, as of 'pinn simulate --workload'. A separate set of BLIS
-            coefficients is fitted to this load, in addition to those for steady loads up to
-            saturation. With --target folder. Repeatable.
-        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
-            instead of the network for its own configuration. Repeatable.
-        skip_invalid: Skip and count configurations whose settings contradict each other.
-        worst_error: Refuse a configuration if the relative error of BLIS's step time exceeds this
-            value in any step; 0.25 is 25 %.
-            [default: 0.25; with --target kernel 0.2, and 0.04 for the median error, or 0.3 and 0.06
-            for mixtures of experts]
+        target: 'folder' writes one folder per configuration, for BLIS up to 2026-08-22, whose
+            latency formula has eleven terms. 'kernel' writes a registry of coefficient sets, a
+            catalog and scenarios, for BLIS with a latency kernel.
+        workloads: File of a load, as for 'pinn simulate --workload', with --target folder. A
+            separate set of BLIS coefficients is fitted to this load, in addition to those for
+            steady loads up to saturation. Repeatable.
+        coefficients: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json',
+            used instead of the network for its own configuration. Repeatable.
+        skip_invalid: Skip configurations with contradictory settings; the output states how many
+            were skipped.
+        worst_error: Maximum relative error of BLIS's step time in any step, such as 0.25 for 25 %;
+            configurations that exceed it are refused. [default: 0.25; with --target kernel 0.2, and
+            0.04 for the median error; for mixtures of experts 0.3 and 0.06]
     """
 
     target: Annotated[str, Flag(allowed=("folder", "kernel"))] = "folder"
@@ -384,11 +390,12 @@ class LlmDRequest:
     """Settings of starting data for llm-d.
 
     Attributes:
-        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
-            instead of the network for its own configuration. Repeatable.
-        skip_invalid: Skip and count configurations whose settings contradict each other.
-        entries: Number of training entries for each configuration, half of TTFT and half of TPOT.
-        seed: Seed of random numbers.
+        coefficients: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json',
+            used instead of the network for its own configuration. Repeatable.
+        skip_invalid: Skip configurations with contradictory settings; the output states how many
+            were skipped.
+        entries: Number of training entries per configuration: half for TTFT, half for TPOT.
+        seed: Random seed.
     """
 
     checkpoint: Path | None = None
@@ -404,7 +411,7 @@ class OnnxRequest:
 
     Attributes:
         inputs: Also write example inputs and outputs of both graphs to this JSON file.
-        configs: Configuration of the example in --inputs; exactly one.
+        configs: The one configuration of the example in --inputs.
         batch: Batch of the example in --inputs, such as '32 decode @ 700'.
     """
 

@@ -15,7 +15,7 @@ class NamesRequest:
     """Filter of a list of names.
 
     Attributes:
-        contains: Show only names that contain this text (case is ignored).
+        contains: Show only names that contain this text (case-insensitive).
     """
 
     contains: str = ""
@@ -56,9 +56,9 @@ class ResultsRequest:
     """Selection of errors or measurements to show.
 
     Attributes:
-        path: results.csv of an evaluation. [default: the file of the checkpoint]
-        metric: Latency whose errors are shown: tpot or ttft.
-        measured: Show counts of measurements by engine and release, instead of errors.
+        path: File results.csv of an evaluation. [default: the checkpoint's]
+        metric: Metric whose errors are shown: tpot or ttft.
+        measured: Show the numbers of measurements by engine and release instead of errors.
     """
 
     path: Path | None = None
@@ -71,8 +71,8 @@ class SuiteRequest:
     """Settings of a run of the evaluation suite.
 
     Attributes:
-        fast: Fit nothing; score the fits that are on disk, and published predictions.
-        overrides: Setting of conf/experiment/suite.yaml to change, such as workers.backend=ray or
+        fast: Do not fit anything; score existing fits and published predictions.
+        overrides: Setting in conf/experiment/suite.yaml to override, such as workers.backend=ray or
             'evaluation.splits=[leave-one-gpu-out]'. Repeatable.
     """
 
@@ -85,7 +85,7 @@ class DecisionsRequest:
     """Predictions whose choices of deployments are scored.
 
     Attributes:
-        path: predictions.csv of an evaluation. [default: the file of the checkpoint]
+        path: File predictions.csv of an evaluation. [default: the checkpoint's]
     """
 
     path: Path | None = None
@@ -96,11 +96,12 @@ class ServingRunsRequest:
     """Measured serving runs, and settings of their simulation.
 
     Attributes:
-        path: CSV file of serving runs, or a result folder of inference-perf, or a folder of such
-            folders.
-        model_configs: Folder with MODEL/config.json for models that 'pinn models' does not list.
-        gpu: GPU of inference-perf's runs, because its files do not name it.
-        seed: Seed of random arrival times and lengths.
+        path: CSV file of serving runs, a result folder of inference-perf, or a folder that contains
+            such folders.
+        model_configs: Folder with a file MODEL/config.json for each model that 'pinn models' does
+            not list.
+        gpu: GPU of the runs of inference-perf, since its files do not name the GPU.
+        seed: Random seed for arrival times and lengths.
     """
 
     path: Path
@@ -122,8 +123,8 @@ class FileScoresRequest:
     """Coefficient file, and measurements of its server.
 
     Attributes:
-        file: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json'.
-        observations: Folder that 'pinn ingest' wrote.
+        file: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json'.
+        observations: Folder written by 'pinn ingest'.
     """
 
     file: Path
@@ -135,14 +136,15 @@ class PanelRequest:
     """Checkpoint, and evaluation data on which it is scored.
 
     Attributes:
-        against: Scorecard to compare with: a CSV file that --out wrote for another checkpoint.
+        against: Scorecard of another checkpoint to compare with: a CSV file written by --out.
         alone: With --against, the group of evaluation data that a new mechanism should improve.
-        held_out_runs: CSV file of serving runs that are in no training data. Repeatable.
+        held_out_runs: CSV file of serving runs that were not used for training. Repeatable.
         steps: CSV file of measured engine steps.
         public: Folder of public measurements. Repeatable.
-        ledger: Add a line with this description of the checkpoint to the shipped ledger.csv.
-        widths: Fit the widths of the checkpoint's prediction intervals to all groups, and write the
-            widths.
+        ledger: Add the scores to the shipped ledger.csv, in a line with this description of the
+            checkpoint.
+        widths: Fit the widths of the checkpoint's prediction intervals to all groups of evaluation
+            data, and write them to the checkpoint's intervals file.
     """
 
     checkpoint: Path | None = None
@@ -160,7 +162,7 @@ class DraftsRequest:
     """Assumptions on deployments with unrecorded multi-token prediction.
 
     Attributes:
-        draft_tokens: Assumed number of drafted tokens per step.
+        draft_tokens: Assumed number of draft tokens per step.
     """
 
     checkpoint: Path | None = None
@@ -172,7 +174,7 @@ class KernelErrorsRequest:
     """Table of the errors of kernel surrogates on held-out kernels.
 
     Attributes:
-        path: CSV file of 'pinn kernels score'. [default: the file of the checkpoint]
+        path: CSV file written by 'pinn kernels score'. [default: the checkpoint's]
     """
 
     path: Path | None = None

@@ -161,10 +161,10 @@ _LAUNCH = (
     _text_option(
         "serve",
         metavar="COMMAND",
-        help="Launch command to take model and flags from: 'vllm serve MODEL -tp 2', 'python -m "
-        "sglang.launch_server ...', 'trtllm-serve ...' or 'docker run ...', also with environment "
-        "variables; or a list of arguments, or Kubernetes YAML with command and args. Other "
-        "options override the command's flags.",
+        help="Launch command that specifies the model and flags: 'vllm serve MODEL -tp 2', 'python "
+        "-m sglang.launch_server ...', 'trtllm-serve ...' or 'docker run ...', also with "
+        "environment variables; or a list of arguments; or Kubernetes YAML with command and args. "
+        "Other options override flags of the launch command.",
     ),
     _text_option("engine_words", hidden=True),
 )

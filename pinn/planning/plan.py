@@ -22,34 +22,37 @@ class PlanRequest:
 
     Attributes:
         slo: SLO. 'ttft<=1s, tpot<=40ms for 95 %' requires that 95 % of the requests meet both
-            limits; 'p99 ttft<=2s', 'mean e2e<=20s' and 'p95 itl<=80ms' are limits on all requests.
-            Separate the two types of limits with a semicolon.
-        workload: File of the load, as of 'pinn simulate --workload', but no closed loop. Or
-            describe the load with --input-len, --output-len and the options next to them.
-        gpu: GPUs: names of 'pinn gpus' or paths of datasheets, separated by commas.
+            limits. 'p99 ttft<=2s', 'mean e2e<=20s' and 'p95 itl<=80ms' limit a statistic over all
+            requests. Separate the two types of limits by a semicolon.
+        workload: File that describes the load, as for 'pinn simulate --workload', except closed
+            loops. The load can also be described by --input-len, --output-len and the options next
+            to them.
+        gpu: GPU types: names listed by 'pinn gpus' or paths of datasheets, separated by commas.
         rate: Mean request rate to serve, in requests/s. Without --rate, candidates are ranked by
-            the GPUs or cost per request/s.
-        headroom: Share by which the load may exceed --rate: 0.2 sizes a fleet for 1.2 x --rate.
-        min_probability: Minimum P(SLO met) of every row, such as 0.9. Replicas are added until the
-            fleet reaches it; hardware that does not reach it is rejected. Rows without a
-            probability, such as calibrated ones, are kept.
-        max_gpus: Maximum number of GPUs.
-        configs: File of the candidates, as of 'pinn coefficients --configs', instead of
+            cost (or number of GPUs) per request/s.
+        headroom: Fraction by which the load may exceed --rate; 0.2 sizes each fleet for 1.2 x
+            --rate.
+        min_probability: Minimum P(SLO met) of every plan, such as 0.9. Replicas are added until the
+            fleet reaches this probability; hardware that cannot reach it is rejected. Plans without
+            a probability, such as those with calibrated coefficients, are kept.
+        max_gpus: Maximum number of GPUs of a fleet.
+        configs: File of candidate configurations, as for 'pinn coefficients --configs', instead of
             --candidates.
-        candidates: YAML file of the flags to combine into candidates. [default:
+        candidates: YAML file of the flag values to combine into candidates. [default:
             conf/plan/candidates.yaml]
-        disaggregate: Also try disaggregated prefill/decode, with the pools of workers in the file
-            of --candidates.
-        coefficients: Coefficient file of 'pinn calibrate' or 'pinn coefficients --json', used
-            instead of the network for its own configuration. Repeatable.
+        disaggregate: Also evaluate disaggregated prefill/decode, with the pools of workers listed
+            in the file of --candidates.
+        coefficients: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json',
+            used instead of the network for its own configuration. Repeatable.
         top: Minimum number of hardware configurations to evaluate. Each is a row of plan.html and
-            plan.csv; a terminal shows three rows, or the best one on each of several GPUs.
-        time_budget: Time of the search in seconds, after which it only completes a row for each
-            GPU; inf for no limit. The best rows so far are printed, and the same command continues
-            from there.
-        cache: Folder that keeps results for a command that continues. [default: the environment
-            variable PINN_CACHE, else the user's cache folder]
-        seed: Seed of random arrival times and lengths. [default: the file's, else 0]
+            plan.csv. The terminal shows three rows, or with several GPU types the best row for
+            each.
+        time_budget: Maximum time of the search in seconds; inf for no limit. The best plans found
+            so far are then printed, at least one per GPU type if any meets the SLO. Repeat the
+            command to continue the search.
+        cache: Folder for cached results, from which a repeated command continues. [default: the
+            environment variable PINN_CACHE, else the user's cache folder]
+        seed: Random seed for arrival times and lengths. [default: the file's, else 0]
     """
 
     #: Text for the default of each flag with several values, which the plan tries.
