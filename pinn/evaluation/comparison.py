@@ -69,7 +69,7 @@ def rank(
 
 
 def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Return the methods that rank or tie for first in a :func:`rank` table, by split and metric."""
+    """Return the methods that rank or tie first in a :func:`rank` table, by split and metric."""
     leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
     found: dict[str, dict[str, list[str]]] = {}
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):

@@ -81,7 +81,7 @@ def _errors(errors: pd.DataFrame, details: bool) -> Grid:
 
 
 def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
-    """Return a table of both sides' coefficients: all with ``details``, otherwise those that differ.
+    """Return a table of both sides' coefficients: all if ``details``, otherwise those that differ.
 
     Coefficients with the largest ratio of B to A, or of A to B, come first.
     """

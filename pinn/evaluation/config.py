@@ -45,13 +45,13 @@ class DataSource:
 
 @dataclass(frozen=True)
 class KernelLearning:
-    """Settings of training on measured kernels.
+    """Settings for training on measured kernels.
 
     Attributes:
         enabled: Whether to train the network on kernels; if false, train on measured deployments
             only.
         settings: Sources of kernel measurements.
-        distillation: Settings of training the network on step times summed from kernels.
+        distillation: Settings for training the network on step times summed from kernels.
     """
 
     enabled: bool

@@ -187,7 +187,7 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Return log errors of held-out rows, with the columns from which interval widths are fitted.
+    """Return log errors of held-out rows, with the columns used to fit interval widths.
 
     One of these columns is the distance of a row from the kernels on which its fold was trained.
 
@@ -218,7 +218,7 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Return log errors of held-out predictions, with the columns from which widths are fitted.
+    """Return log errors of held-out predictions, with the columns used to fit interval widths.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.

@@ -55,7 +55,7 @@ class HeldOut(Protocol):
     """Predictor of coefficients that never uses a network trained on the deployment's model."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's latency model, with coefficients predicted without its own model."""
+        """Return each deployment's latency model, predicted without training on its model."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Networks:
         return self.left_out.get(next(near, ""), self.network)
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients, from the network that was trained without its model."""
+        """Return each deployment's latency model, from the network trained without its model."""
         found = (predict_coefficients(self.without(one.model), [one]) for one in deployments)
         each = zip(deployments, found, strict=True)
         return [LinearLatency(one, of.beta[0], of.alpha[0]) for one, of in each]
@@ -113,7 +113,7 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
 
     Args:
         rows: Rows as :func:`engine_rows` returns them.
-        of: Predictor of the coefficients of each row's deployment.
+        of: Predictor of coefficients for each row's deployment.
         workers: Number of threads.
 
     Returns:

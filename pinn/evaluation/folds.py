@@ -1,4 +1,4 @@
-"""Networks of cross-validation folds, intervals fitted to their errors, and published checkpoints."""
+"""Networks of cross-validation folds, intervals fitted to errors, and published checkpoints."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -199,7 +199,7 @@ def shipped_predictions(
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
-    """Return predictions of serving runs, each by a network that was trained without the run's model.
+    """Return predictions of serving runs, each by a network trained without the run's model.
 
     The table has one row per method and run, with the same columns as the predictions on all other
     splits. All runs of a model are one group, so that a bootstrap resamples them together.
@@ -260,7 +260,7 @@ FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Return log errors of one fold's serving runs, with the columns from which widths are fitted.
+    """Return log errors of one fold's serving runs, with the columns used to fit interval widths.
 
     Each run is simulated three times: with the predicted step times, and with slightly shorter and
     longer ones, to determine how latencies change with step times.
@@ -280,7 +280,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """Return the clients' mean TPOT, TTFT and E2E latency over a whole run, in seconds."""
+    """Return the mean TPOT, TTFT and E2E latency of a whole run for clients, in seconds."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 

@@ -295,7 +295,7 @@ def sample_batches(
     """Sample batches from log-uniform distributions; equal seeds give equal batches.
 
     Args:
-        seed: Seed of the random numbers.
+        seed: Random seed.
         decodes: Number of batches of decodes only: 1 to 512 requests, context 16 to 32,768 tokens.
         prefills: Number of batches of prefills only: one chunk of 8 to 16,384 tokens, half of them
             after cached tokens.

@@ -88,7 +88,7 @@ class KernelLearner:
     Attributes:
         kernels: Sources of kernel measurements.
         network: Size and bounds of the network.
-        distillation: Settings of training the network on step times summed from kernels.
+        distillation: Settings for training the network on step times summed from kernels.
         run_fit: Settings of fitting calibration factors and alpha to measured servers.
         trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
         seed: Seed of the initial weights and of the order of deployments.
