@@ -99,7 +99,7 @@ class KernelFits:
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Return the teacher's predictor of TPOT and TTFT, which sums kernel times to step times."""
+        """Return the teacher's predictor of TPOT and TTFT, based on summed kernel times."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:
@@ -146,7 +146,7 @@ def serving_learner(config: ExperimentConfig) -> ServingLearner:
 
 
 def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
-    """Return an experiment's training runs on kernels; the same settings share the cache ``folds``."""
+    """Return an experiment's training runs on kernels, which are cached in ``folds``."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed

@@ -89,6 +89,6 @@ def score_speculating(
 
 
 def speculating_grid(scores: pd.DataFrame) -> Grid:
-    """Return TPOT errors by engine, model, GPU and number format, one column per acceptance rate."""
+    """Return TPOT errors by engine, model, GPU and number format, a column per acceptance rate."""
     names = [str(c).removeprefix("tpot_s_") for c in scores.columns if str(c).startswith("tpot_s_")]
     return part_grid(scores, {name: (f"tpot_s_{name}", "tpot_s") for name in names})

@@ -43,7 +43,7 @@ class Lengths:
 
     @property
     def context(self) -> int:
-        """Return the context length of a request that has generated half of its output, in tokens."""
+        """Return the context length, in tokens, of a request after half of its output."""
         return self.prompt + self.output // 2
 
 

@@ -240,7 +240,7 @@ def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
 
 
 def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " basis"]:
-    """Return the non-negative coefficients for BLIS with the smallest mean error, subject to limits.
+    """Return the non-negative coefficients for BLIS with the smallest mean error within limits.
 
     Errors are absolute relative errors of step times. BLIS's formula is linear where the
     surrogate's step time is nonlinear, so a good fit to most batches has large errors for a few.

@@ -74,7 +74,7 @@ class Seen:
 
 
 def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return the request rate, per second, that keeps ``decodes`` requests decoding in each replica."""
+    """Return the request rate in 1/s that keeps ``decodes`` requests decoding in each replica."""
     alone = step_us(latency, decodes, lengths)
     prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
     return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
@@ -217,7 +217,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return the relative increase in step time if decodes did not share reads of cached prompts."""
+    """Return the relative step time increase if decodes did not share reads of cached prompts."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)
@@ -226,7 +226,7 @@ def _shared(latency: LinearLatency, steps: StepRecords) -> float:
 
 
 def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
-    """Return simulations of the steady loads with given lengths, by increasing number of decodes."""
+    """Return simulations of steady loads with given lengths, by increasing number of decodes."""
     found = []
     for decodes in standard_decodes(latency, lengths):
         one = observe(latency, steady_load(latency, lengths, decodes))

@@ -198,7 +198,7 @@ def _vector(
 def _guards(
     guarded: Guard, taken: tuple[float, float], prompts: int, *, dense: bool
 ) -> list[blis_features.Limited]:
-    """Return the batches whose errors a fit limits: with no prompt, one prompt, and several prompts."""
+    """Return the batches whose errors a fit limits: with no, with one, and with several prompts."""
     # One line cannot fit all batches of a MoE model, since its step times are too curved, so only
     # batches in and just above the range are used. Random arrivals may exceed the range, and the
     # vector with the fewest decodes also serves single requests.

@@ -212,7 +212,7 @@ _Padding: TypeAlias = tuple[int | None, tuple[int, ...]]
 def _padded_alike(
     deployments: Sequence[Deployment],
 ) -> dict[_Padding, tuple[list[int], StepCosts]]:
-    """Group rows without draft tokens by window and graph sizes; return rows and costs per group."""
+    """Group rows without draft tokens by window and graph sizes; return each group's costs."""
     rows: dict[_Padding, list[int]] = {}
     for row, each in enumerate(deployments):
         if each.recipe.speculation is None:

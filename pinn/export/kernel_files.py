@@ -188,7 +188,7 @@ class _Plain(yaml.SafeDumper):
     """YAML writer that repeats identical values instead of using anchors."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-        """Return True for every value, so that identical values are written out in full each time."""
+        """Return True for every value, so that identical values are written out each time."""
         return True
 
 

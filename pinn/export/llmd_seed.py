@@ -110,7 +110,7 @@ def _load(
 
 
 def _geometric(low: float, high: float, place: float) -> float:
-    """Return the value at the fraction ``place`` of a logarithmic scale from ``low`` to ``high``."""
+    """Return the value at fraction ``place`` of a logarithmic scale from ``low`` to ``high``."""
     return low * max(high / low, 1.0) ** place
 
 
@@ -185,7 +185,7 @@ class _Since:
 
     @classmethod
     def of(cls, moments: np.ndarray, values: np.ndarray | float = 1.0) -> _Since:
-        """Return the running sums of a value over requests, ordered by the times of their events."""
+        """Return the running sums of a value over requests, in order of the requests' events."""
         order = np.argsort(moments)
         each = np.broadcast_to(np.asarray(values, float), moments.shape)[order]
         return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))

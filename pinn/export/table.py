@@ -40,7 +40,7 @@ def beta_columns() -> list[str]:
 
 
 def alpha_columns() -> list[str]:
-    """Return the column names of request coefficients (alpha), in the order of ``REQUEST_FEATURES``."""
+    """Return column names of request coefficients (alpha), in the order of ``REQUEST_FEATURES``."""
     return [f"alpha.{f.name} [{f.unit}]" for f in request.REQUEST_FEATURES.values()]
 
 

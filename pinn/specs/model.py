@@ -96,7 +96,7 @@ def overridden(base: Sampling, override: str) -> Sampling:
             flag.
 
     Raises:
-        PinnError: If the flag is no JSON object, or has an invalid name or value.
+        PinnError: If the flag is not a JSON object, or has an invalid name or value.
 
     >>> overridden(Sampling(top_p=0.9), '{"temperature": 0}').is_greedy
     True
@@ -441,8 +441,8 @@ class ModelSpec:
             model.
         encoder_parameters: Number of weights of the encoders of images and audio, with projectors.
         pooled: Whether the model returns embeddings or scores, without output head and sampler.
-        images: Rule by which an image becomes tokens, or why it is unknown; None without images.
-        audio: Rule by which an audio clip becomes tokens, or why it is unknown; None without audio.
+        images: Conversion of images into tokens, or why it is unknown; None without images.
+        audio: Conversion of audio clips into tokens, or why it is unknown; None without audio.
         bidirectional: Whether a token attends to the whole prompt, including later tokens.
     """
 

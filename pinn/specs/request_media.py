@@ -127,8 +127,8 @@ def request_media(
     """Return the images or audio clips of each prompt; None if the flags request none.
 
     Args:
-        images: Rule by which an image becomes tokens; None without image input.
-        audio: Rule by which an audio clip becomes tokens; None without audio input.
+        images: Conversion of images into tokens; None without image input.
+        audio: Conversion of audio clips into tokens; None without audio input.
         name: Name of the model, for error messages.
         flags: Number and size of images, or of audio clips.
         first_token: Number of prompt tokens before the first image or clip.

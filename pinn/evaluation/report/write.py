@@ -85,7 +85,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return a sentence on splits predicted in a checkpoint's cross-validation, with its SHA-256."""
+    """Return a sentence on splits predicted in a checkpoint's cross-validation, and its SHA-256."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)

@@ -48,7 +48,7 @@ def model_from_modules(
     Args:
         config: Parsed config.json.
         source: File name for error messages.
-        settings: Facts about the model that the config.json lacks.
+        settings: Information about the model that the config.json lacks.
         refusal: Error that states why the config's keys do not determine the layers.
 
     Raises:
