@@ -316,7 +316,7 @@ class Operator(ABC):
         )
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the time that the network corrects, max(memory, compute) + a launch, in seconds."""
+        """Return the time that the network corrects, max(memory, compute) + launch, in seconds."""
         read, activations, compute = self.times(hw, sizes)
         return np.maximum(read + activations, compute) + self.launch_seconds
 

@@ -138,7 +138,7 @@ def host_requests(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time in seconds of all matrix products except routed experts, max(read, compute)."""
+    """Return the time of matrix products except routed experts, max(read, compute), in seconds."""
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
@@ -206,7 +206,7 @@ def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time of decode attention, the larger of memory and arithmetic time, in seconds."""
+    """Return the time of decode attention, max(memory, arithmetic), in seconds."""
     return np.maximum(
         kv_read(costs, sums),
         costs.decode_attention_time
@@ -218,7 +218,7 @@ def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time of prefill attention, the larger of memory and arithmetic time, in seconds."""
+    """Return the time of prefill attention, max(memory, arithmetic), in seconds."""
     return np.maximum(
         prefill_kv_read(costs, sums),
         costs.prefill_pair_s * sums.prefill_pairs

@@ -118,11 +118,11 @@ class ConfigFields:
         return PinnError(f"{self.source}: {text}")
 
     def misfit(self, rule: str, value: object) -> PinnError:
-        """Return an error that states the config.json, the rule for a key, and the offending value."""
+        """Return an error that states the config.json, a key's rule, and the offending value."""
         return misfit(f"{self.source}: {rule}", value)
 
     def get(self, *sizes: str) -> Any:
-        """Return the first value under the given keys that is neither absent nor null, otherwise None.
+        """Return the first value under given keys that is neither absent nor null, or else None.
 
         A name in ``sizes`` is a key of the config.json, or a size with several keys in
         config_keys.json. The value 0 counts as present. An absent key has the default of
@@ -320,7 +320,7 @@ def check_supported(fields: ConfigFields) -> None:
 
 
 def notice(fields: ConfigFields) -> str | None:
-    """Return a sentence about how an unlisted ``model_type`` is interpreted; None for a listed one."""
+    """Return a sentence about how an unlisted ``model_type`` is interpreted, or None if listed."""
     if fields.is_listed:
         return None
     kind = "mixture of experts" if fields.get("experts") else "dense decoder"

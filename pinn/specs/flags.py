@@ -108,7 +108,7 @@ class Flag:
 
     @property
     def summary(self) -> str:
-        """Help text of the flag: its sentence, unit, default, and the engines if not all have it."""
+        """Help text of the flag: sentence, unit, default, and the engines if not all have it."""
         unit = "" if self.unit in self.help.lower().split() else self.unit
         default = f"default: {self.default_text}" if self.default_text else ""
         engines = f"{' and '.join(self.engines)} only" if self.engines else ""

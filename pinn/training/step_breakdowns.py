@@ -133,7 +133,7 @@ class StepBreakdowns:
         return printed(self.show).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the tables of step times as HTML, which a notebook shows."""
+        """Return the tables of step times as HTML, for display in a notebook."""
         title = html.escape(f"{self.deployment.model.title} on {self.deployment.gpu.name}")
         return f"<div><p>{title}</p>{''.join(table.html() for table in self._tables())}</div>"
 
