@@ -110,7 +110,7 @@ class KernelFits:
         return from_kernels
 
     def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
-        """Train a fold's teacher (sums of kernel times) and network, or read them from a cache."""
+        """Train a fold's teacher (summed kernel times) and network, or read them from the cache."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 

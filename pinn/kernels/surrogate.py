@@ -124,7 +124,7 @@ class RooflineFit:
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
     def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return predicted seconds per row, with weights of its GPU and family, or pooled weights."""
+        """Return predicted seconds per row, with weights for its GPU and family, or pooled ones."""
         pools = {f: self.weights.get(("*", f), self.weights["*", "*"]) for f in FAMILIES}
         table = np.array(
             [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]

@@ -30,7 +30,7 @@ _IGNORED = ("max_new_tokens",)
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings of requests; the defaults are vLLM's, with which all tokens are sampled from.
+    """Sampling settings of requests; the defaults are vLLM's, which do not restrict tokens.
 
     Attributes:
         temperature: Sampling temperature; 0 selects the most probable token (greedy).
@@ -62,7 +62,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Return whether sampling is greedy, so that no tokens are filtered (``SamplingParams``)."""
+        """Return whether sampling is greedy, without filtering of tokens (``SamplingParams``)."""
         return self.temperature == 0
 
 
@@ -269,7 +269,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return a query's number of keys per context token, within its reach and over the whole context."""
+        """Return a query's keys per context token, within its reach and over the whole context."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 

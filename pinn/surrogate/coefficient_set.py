@@ -70,7 +70,7 @@ class CoefficientSet:
 
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
-        """Return the request coefficients (alpha) as a vector, in the order of ``REQUEST_FEATURES``."""
+        """Return the request coefficients (alpha) in the order of ``REQUEST_FEATURES``."""
         return self.coefficients.alpha[0]
 
     def configuration(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _of(facts: dict[str, Any], name: str) -> object:
 
 
 def deployment_facts(deployment: Deployment) -> dict[str, Any]:
-    """Return a deployment's facts to store in a file: model, GPU, number formats and vLLM's flags."""
+    """Return a deployment's model, GPU, number formats and vLLM flags, to store in a file."""
     formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
     return {
         "model": deployment.model.name,

@@ -60,7 +60,7 @@ class Coefficients:
 
     @property
     def values(self) -> Float[np.ndarray, "n coefficients"]:
-        """Return each deployment's step coefficients, then request coefficients, as in ``NAMES``."""
+        """Return each deployment's coefficients, step then request, in the order of ``NAMES``."""
         return np.concatenate([self.beta, self.alpha], axis=1)
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:

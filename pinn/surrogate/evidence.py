@@ -48,7 +48,7 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on errors for similar held-out data, or on a file's calibration data."""
+        """Return a sentence on errors for similar held-out data, or on a file's calibration."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:

@@ -42,7 +42,7 @@ def _width(elements: float) -> float:
 
 
 def _format(weights: Precision, gpu: GpuSpec) -> tuple[float, float]:
-    """Return log2 of bytes per weight, and 1 if the GPU has tensor-core math for the format, else 0."""
+    """Return log2 of bytes per weight, and whether the GPU has such tensor-core math (1 or 0)."""
     native = weights.math != "bf16" and gpu.peak_flop_per_s.get(weights.math, 0) > 0
     return float(np.log2(weights.bytes_per_weight)), float(native)
 

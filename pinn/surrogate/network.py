@@ -144,20 +144,20 @@ class CoefficientNetwork(nn.Module):
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> Float[Tensor, "n beta"]:
-        """Return each step coefficient's log correction: its exponent in the formula, without ``base``."""
+        """Return the log correction of each beta: the exponent in its formula without ``base``."""
         return architecture.corrections(_TORCH, self.settings, self._arrays(), free, rates)
 
     def _arrays(self) -> dict[str, Tensor]:
         return dict(itertools.chain(self.named_parameters(), self.named_buffers()))
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Set the request coefficients (alpha), shared by all deployments, as in ``REQUEST_FEATURES``."""
+        """Set the request coefficients (alpha), shared by all deployments."""
         with torch.no_grad():
             self.alpha_base.copy_(torch.log(alpha / self.get_buffer("alpha_prior")))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the data type of the weights: float32 or float64 in training, float64 in prediction."""
+        """Return the data type of the weights: float64, or in training also float32."""
         return self.beta_base.dtype
 
     @property

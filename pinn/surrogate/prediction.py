@@ -121,7 +121,7 @@ class Prediction:
 
     @property
     def trust(self) -> str:
-        """Return a sentence on errors for similar held-out data, or on a file's calibration data."""
+        """Return a sentence on errors for similar held-out data, or on a file's calibration."""
         return self.evidence.sentence
 
     @overload
@@ -263,7 +263,7 @@ class Prediction:
         write_json_file(Path(path), self.report(*batches))
 
     def show(self, recipe: bool = False, betas: bool = False, memory: bool = False) -> None:
-        """Print whether the model fits in memory, the batches' step times, and their expected errors.
+        """Print whether the model fits in memory, the step times, and their expected errors.
 
         Args:
             recipe: Whether to print the resolved engine configuration, with the origin of each

@@ -40,7 +40,7 @@ class RequestFeature:
 
     @property
     def phase(self) -> str:
-        """Return the phase of a request, such as ``completion``, to whose time the feature contributes."""
+        """Return the phase of a request, such as ``completion``, to which the feature adds time."""
         return self.name.partition(".")[0]
 
     def value(self, prompt_tokens: Values) -> Values:

@@ -91,7 +91,7 @@ class StepFeature:
 
     @property
     def prior(self) -> float:
-        """Return the prior of the coefficient (beta): ``kernel_prior`` plus the overhead's prior."""
+        """Return the prior of the coefficient (beta): ``kernel_prior`` + the overhead's prior."""
         return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
 
     @property

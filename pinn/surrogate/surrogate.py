@@ -40,7 +40,7 @@ def predict_coefficients(network: Network, deployments: Sequence[Deployment]) ->
 def step_seconds(
     beta: Float[np.ndarray, "... features"], costs: StepCosts, sums: BatchSums
 ) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds, from step coefficients, a deployment's costs, and batch sums."""
+    """Return step times in seconds from step coefficients, a deployment's costs and batch sums."""
     return step_time(step_features(costs, sums), beta)
 
 

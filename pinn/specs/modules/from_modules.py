@@ -132,7 +132,7 @@ class ModuleReader:
         return PinnError(f"{self._fields.source}: {self._built.title}: {text}")
 
     def _layer_list(self) -> tuple[str, list[nn.Module]]:
-        """Return the path and modules of the layers, assumed to be the module list with most weights."""
+        """Return path and modules of the layers, assumed to be the list with the most weights."""
         lists = {
             path: [*each.children()]
             for path, each in self._built.module.named_modules()

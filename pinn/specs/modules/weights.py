@@ -53,7 +53,7 @@ class Findings:
         self.unknown.append(f"{path} ({type(module).__name__}{': ' if why else ''}{why})")
 
     def side_projections(self) -> tuple[tuple[int, Projection], ...]:
-        """Return (number, matrix) of the matrices outside layers, which are replicated on every GPU."""
+        """Return (number, matrix) of the matrices outside layers, replicated on every GPU."""
         return tuple(
             (count, Projection(name, (Part(1, shape.outputs),), Part(1, shape.inputs)))
             for (name, shape), count in self.sides.items()

@@ -190,7 +190,7 @@ def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Return coverage and interval widths of rows; each value of column ``by`` has the same weight."""
+    """Return coverage and interval widths of rows, weighting the values of ``by`` equally."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {
@@ -255,7 +255,7 @@ def calibrate(
 
 
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
-    """Return the P90 of each coefficient's absolute log change, weighting models and GPUs equally."""
+    """Return the P90 of each coefficient's absolute log change over models and GPUs."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}

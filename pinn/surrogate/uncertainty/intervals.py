@@ -99,7 +99,7 @@ class StatedIntervals:
         }
 
     def wider_for(self, deployment: Deployment, gpu_known: bool) -> str:
-        """Return a sentence about traits, such as the engine, that widen a deployment's intervals."""
+        """Return a sentence on traits, such as the engine, that widen a deployment's intervals."""
         found = self.widths.reasons(deployment, gpu_known)
         named = ", ".join(
             f"{factor:.1f}x for {trait_words(name)}" for name, factor in found.items()

@@ -107,7 +107,7 @@ def _distance_words(
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return [warning] if a batch is farther from measured kernels than any held-out data, else []."""
+    """Return a warning if a batch is farther from measured kernels than all held-out data."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []

@@ -32,7 +32,7 @@ Values = Float[np.ndarray, " n"]
 
 
 def weighted_quantile(values: Values, weight: Values, level: float) -> float:
-    """Return the smallest value such that at least a share ``level`` of the weight lies at or below.
+    """Return the smallest value with at least a share ``level`` of the weight at or below it.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.6)
     2.0
