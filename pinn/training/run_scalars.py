@@ -253,7 +253,7 @@ class _Figures:
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 
     def errors(self, logs: Logs) -> tuple[np.ndarray, Float[np.ndarray, "n factors"]]:
-        """Return each latency's log error, and its derivatives with respect to the logs of factors."""
+        """Return each latency's log error, and its derivatives with respect to the log factors."""
         seconds = self.seconds(logs)
         if (simulated := self.simulated_s) is not None:
             share = seconds / simulated[:, None]
@@ -266,7 +266,7 @@ class _Figures:
         return np.log(total / self.measured_s), seconds / total[:, None]
 
     def rows_at(self, logs: Logs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the matrix, target and standard deviations of the problem linearized at ``logs``."""
+        """Return matrix, target and standard deviations of the problem linearized at ``logs``."""
         error, direct = self.errors(logs)
         # Derivatives by per-model effects; the axes are latency, model and effect.
         own = np.zeros((len(error), (len(logs) - _DIRECT) // _OWN, _OWN))
@@ -307,7 +307,7 @@ def _terms(
     steps: Float[np.ndarray, "n step_features"],
     requests: Float[np.ndarray, "n request_features"],
 ) -> Float[np.ndarray, "n factors"]:
-    """Return the time in seconds that each operator, overhead and alpha contributes at its prior."""
+    """Return the time that each operator, overhead and alpha contributes at its prior, in s."""
     operators = np.einsum("nof,nf->no", parts, steps)
     overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
     return np.hstack([operators, overheads, requests * PRIOR_ALPHA])

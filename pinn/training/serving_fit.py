@@ -149,7 +149,7 @@ class ServingFit(lightning.LightningModule):
         return penalty
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return the Adam optimizer for all parameters, whose learning rate is annealed along a cosine."""
+        """Return the Adam optimizer for all parameters, with a cosine-annealed learning rate."""
         s = self.settings
         optimizer = torch.optim.Adam(self.network.parameters(), lr=s.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, s.steps)

@@ -120,7 +120,7 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
 
 
 def serving_rows(observations: pd.DataFrame) -> ServingRows:
-    """Return measured deployments as rows of features, from cached simulations with prior coefficients.
+    """Return measured deployments as rows of features, simulated with prior coefficients.
 
     Args:
         observations: Table as ``observations.read_observations`` returns it.
@@ -154,7 +154,7 @@ def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's features, TTFT offset and lower bounds, simulated with prior coefficients."""
+    """Return each row's features, TTFT offset and lower bounds, with prior coefficients."""
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 

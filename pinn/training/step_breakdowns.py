@@ -123,7 +123,7 @@ class StepBreakdowns:
         return [_steps_table(self.steps[first : first + _ABREAST]) for first in firsts]
 
     def draw(self, path: Path) -> None:
-        """Plot step times by part, and the kernels, to an image file; its suffix selects the format."""
+        """Plot step times by part, and the kernels, in a file whose suffix selects the format."""
         from pinn.training.breakdown_picture import draw
 
         draw(self.deployment, self.steps, path)

@@ -101,7 +101,7 @@ def hybrid(
 
 
 def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw layers with latent attention to keys that an indexer selects.
+    """Sample layers with latent attention to keys that an indexer selects.
 
     In three of ten models, some layers reuse the keys that an earlier layer's indexer selected.
     """

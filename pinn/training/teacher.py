@@ -65,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return step times in seconds from kernels and overheads; launches overlap with GPU work."""
+        """Return step times in seconds from kernels and overheads; launches overlap GPU work."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)
@@ -248,7 +248,7 @@ def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[i
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return step coefficients (betas) that explain each operator's time, fitted to 96 steps per deployment."""
+    """Return step coefficients (betas) that explain each operator's time in ``n`` deployments."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))
@@ -268,7 +268,7 @@ def features_of_batches(
 
 @dataclass(frozen=True)
 class Teacher:
-    """Teacher of the network, which computes step coefficients (betas) from kernels. It is slower than the network but more accurate.
+    """Teacher of the network: computes step coefficients (betas) from kernels, slowly but accurately.
 
     Attributes:
         kernels: Surrogates of operators' times.
@@ -279,5 +279,5 @@ class Teacher:
     scalars: Scalars
 
     def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
-        """Return the step coefficients (betas) of ``n`` deployments, in seconds per feature unit."""
+        """Return the step coefficients (betas) of ``n`` deployments, in s per feature unit."""
         return self.scalars.betas(projected_parts(self.kernels, deployments))

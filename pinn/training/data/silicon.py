@@ -51,7 +51,7 @@ def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
 
 
 def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Series:
-    """Return a mask of duplicates of measurements across dumps, so that each measurement counts once.
+    """Return a mask of duplicate measurements across dumps, so that each is counted once.
 
     Duplicates have the same model, GPU, precision, lengths, tensor-parallel size and concurrency,
     and the same TPOT to 0.01 ms. The row from the dated database dump is kept if there is one,
