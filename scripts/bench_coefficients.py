@@ -72,7 +72,7 @@ def main(checkpoint: Path | None = None, count: int = 10_000) -> None:
             write_table(made, target)
 
     def seconds(target: Path) -> float:
-        """Return the time in seconds from reading the list to writing the table, with empty caches."""
+        """Return the time in seconds from reading the list to writing the table, uncached."""
         forget()
         return timed(lambda: table(read_configurations(source), target))[1]
 

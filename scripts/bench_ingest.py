@@ -52,7 +52,7 @@ def make_file(path: Path, mib: int) -> None:
 
 
 def walk_with_json(path: Path) -> None:
-    """Load each line of a trace file with Python's json module, and convert all attribute values."""
+    """Load each line of a trace file with Python's json module, and convert attribute values."""
     with path.open("rb") as file:
         for line in file:
             for group in json.loads(line)["resourceSpans"]:

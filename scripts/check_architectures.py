@@ -177,7 +177,7 @@ def configurations(model_type: str) -> Iterator[Any]:
 
 
 def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
-    """Convert a configuration to a model; also return whether sizes had to come from built modules."""
+    """Convert a configuration to a model, and return whether built modules supplied sizes."""
     try:
         return model_from_config(config, name), READ
     except UnknownLayersError as refusal:

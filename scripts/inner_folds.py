@@ -49,7 +49,7 @@ SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured deployments, serving runs and complete engine steps, which are used only for scores."""
+    """Measured deployments, serving runs and complete engine steps; the steps are only scored."""
 
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()

@@ -268,7 +268,7 @@ def features_of_batches(
 
 @dataclass(frozen=True)
 class Teacher:
-    """Teacher of the network: computes step coefficients (betas) from kernels, slowly but accurately.
+    """Teacher of the network, which computes betas from kernels, slowly but accurately.
 
     Attributes:
         kernels: Surrogates of operators' times.

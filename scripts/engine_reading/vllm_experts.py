@@ -61,7 +61,7 @@ _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def expert_kernels(source: EngineSource) -> list[Line]:
-    """Return rows with the expert kernels for each number format for which the release has a rule."""
+    """Return rows with the expert kernels for each number format that has a rule."""
     rules = {form: next(filter(source.has, _RULES[form][2]), None) for form in _RULES}
     rules |= dict.fromkeys(("fp8", "fp8_block"), source.first(*_FP8))
     return [line for form, rule in rules.items() if rule for line in _lines(source, rule, form)]
