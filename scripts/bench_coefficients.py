@@ -2,9 +2,9 @@
 
     python scripts/bench_coefficients.py [--checkpoint PATH] [--count N]
 
-Prints the best time of three runs for each table format, and its ratio to the time of a loop that
-predicts one configuration at a time. The loop is timed on a part of the list. The last line is a
-JSON document.
+Prints the best of three run times for each table format, and its ratio to the time of a loop that
+predicts one configuration at a time. The loop is timed on part of the list. The last line is a JSON
+document.
 """
 
 import json
@@ -72,7 +72,7 @@ def main(checkpoint: Path | None = None, count: int = 10_000) -> None:
             write_table(made, target)
 
     def seconds(target: Path) -> float:
-        """Return the seconds from reading the list to writing the table; caches are empty."""
+        """Return the time in seconds from reading the list to writing the table, uncached."""
         forget()
         return timed(lambda: table(read_configurations(source), target))[1]
 

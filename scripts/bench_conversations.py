@@ -1,12 +1,12 @@
-"""Measure time and memory of simulating conversations, and equal requests without shared prefixes.
+"""Measure time and memory to simulate conversations, with and without shared prefixes.
 
     python scripts/bench_conversations.py [--tier-gib 2000]
 
 The load has 10,000 conversations of 8 turns, each with 12,000 new prompt tokens and 60 output
 tokens: 80,000 requests of up to 96,480 tokens, at 1 request/s. They are sent to Llama-3.1-8B on one
-B200 with prefix caching. Then requests of equal lengths and times, but with unique prompts, are
-sent without prefix caching. With ``--tier-gib`` vLLM's OffloadingConnector keeps evicted blocks in
-host memory of that size. The last line of output is JSON.
+B200 with prefix caching. Then requests with the same lengths and times, but with unique prompts,
+are sent without prefix caching. With ``--tier-gib``, vLLM's OffloadingConnector keeps evicted
+blocks in host memory of that size. The last line of output is JSON.
 """
 
 import json

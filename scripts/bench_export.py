@@ -1,12 +1,12 @@
-"""Time the cost of a simulator step: ONNX graphs with onnxruntime, and the Go package.
+"""Time a simulator step: the ONNX graphs in onnxruntime, and the Go package.
 
     python scripts/bench_export.py [--layouts 12] [--seconds 0.3] [--runs 3000]
 
 Prints onnxruntime's time on one thread for both graphs (one configuration, 128 batches). Then it
-prints the results of 'go test -bench' of the Go adapter: processor time of its step, and of BLIS's
-eleven-term formula, for 128 requests in turn. The place of a loop in the binary affects its time,
-so the benchmark is linked several times with its functions in random order. The last line is one
-JSON document.
+prints the results of 'go test -bench' for the Go adapter: the CPU time of its step, and of BLIS's
+eleven-term formula, for 128 requests one by one. The position of a loop in the binary affects its
+time, so the benchmark is linked several times with its functions in random order. The last line is
+one JSON document.
 """
 
 import json

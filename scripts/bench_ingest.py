@@ -2,10 +2,10 @@
 
     python scripts/bench_ingest.py --mib 1024
 
-The project's own trace writer writes the file: 10 % of the steps, and the spans of every request.
-The json job does the minimum of any reader: load each line, visit each attribute and convert its
-value. Every job runs in its own process. The time includes starting workers, but no imports. The
-last line of the output is one JSON document.
+The file is written by the project's own trace writer: 10 % of the steps, and the spans of every
+request. The json job does the minimum of any reader: load each line, visit each attribute and
+convert its value. Every job runs in its own process. The time includes the start of workers, but
+not imports. The last line of the output is one JSON document.
 """
 
 import json
@@ -30,7 +30,7 @@ _CONVERTED = {"intValue": int, "doubleValue": float, "stringValue": str, "boolVa
 
 
 def make_file(path: Path, mib: int) -> None:
-    """Write about ``mib`` MiB of traces: copies of one run, each of which counts as a server."""
+    """Write about ``mib`` MiB of traces: copies of one run, each treated as a separate server."""
     from synthetic_engine import Arrival, EngineLimits, run_engine
     from trace_writer import WriterOptions, trace_lines
 
@@ -52,7 +52,7 @@ def make_file(path: Path, mib: int) -> None:
 
 
 def walk_with_json(path: Path) -> None:
-    """Load each line of a trace file with Python's json, and convert all attributes' values."""
+    """Load each line of a trace file with Python's json module, and convert attribute values."""
     with path.open("rb") as file:
         for line in file:
             for group in json.loads(line)["resourceSpans"]:
@@ -64,7 +64,7 @@ def walk_with_json(path: Path) -> None:
 
 
 def run_job(name: str, path: Path) -> None:
-    """Run one parsing job in this process, and print its wall and processor time in seconds."""
+    """Run one parsing job in this process, and print its wall time and CPU time in seconds."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-JOBS[name] :])
     if name == "json":
         _, wall, cpu = timed(lambda: walk_with_json(path))

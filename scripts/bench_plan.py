@@ -1,9 +1,9 @@
-"""Time the search for a plan: servers of a 70B model for a load of 10,000 requests.
+"""Time the search for a plan: servers for a 70B model under a load of 10,000 requests.
 
 python scripts/bench_plan.py [--workers 2] [--load-s 833] [--candidates FILE]
 
-Prints the wall time and the processor time of all processes in seconds, and their peak memory. The
-first run after a change compiles and fills caches, so use the second run.
+Prints the wall time and the CPU time of all processes in seconds, and their peak memory. The first
+run after a change compiles code and fills caches, so use the second run.
 """
 
 import json

@@ -2,11 +2,11 @@
 
     python scripts/bench_serve.py [--seconds 60] [--clients 100] [--workers 2] [--new-share 0.002]
 
-Starts a server on a free port of the loopback address. Clients send requests for predictions in a
-closed loop; a share of the requests is new, the rest is cached. Prints the numbers of requests and
+Starts a server on a free port of the loopback address. Clients send prediction requests in a closed
+loop; a share of the requests is new, and the rest is cached. Prints the numbers of requests and
 errors, and the memory use of the server and its processes before and after the load. Then it prints
-p50 and p99 latency of one client's cached predictions, and of requests with 1,000 new candidates.
-The last line is one JSON document.
+the p50 and p99 latency of a single client's cached predictions, and of requests with 1,000 new
+candidates. The last line is one JSON document.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ SETTLING_S = 5.0
 
 @dataclass
 class Load:
-    """Latencies and errors of the answers to all clients' requests.
+    """Latencies and errors of the responses to all clients' requests.
 
     Attributes:
-        seconds: Latency of each answer in seconds.
-        errors: Number of answers with a status other than 200, and of broken connections.
+        seconds: Latency of each response in seconds.
+        errors: Number of responses with a status other than 200, plus broken connections.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Load:
 def bodies(new_share: float) -> Iterator[dict[str, object]]:
     """Yield arguments of prediction requests.
 
-    A share ``new_share`` of them is new, so that the server cannot answer from its cache.
+    A share ``new_share`` of them is new, so that the server cannot respond from its cache.
     """
     draw = random.Random(0)
     for number in itertools.count(1):
@@ -63,7 +63,7 @@ def bodies(new_share: float) -> Iterator[dict[str, object]]:
 
 
 def candidates(number: int) -> dict[str, object]:
-    """Return a request with 1,000 configurations that no other ``number`` gives."""
+    """Return a request with 1,000 configurations, which are unique to ``number``."""
     axes = itertools.product(MODELS, GPUS, (1, 2, 4, 8), range(21))
     rows = [
         {"model": m, "gpu": g, "tensor_parallel_size": tp, "max_num_seqs": 1000 * (n + 1) + number}
@@ -73,7 +73,7 @@ def candidates(number: int) -> dict[str, object]:
 
 
 class Client:
-    """Client with one HTTP connection, which stays open."""
+    """Client with one persistent HTTP connection."""
 
     def __init__(self, url: str) -> None:
         self._place = urlsplit(url)
@@ -87,7 +87,7 @@ class Client:
         self._writer.close()
 
     async def status(self, name: str, body: dict[str, object]) -> int:
-        """Send a request, read the whole answer, and return its HTTP status."""
+        """Send a request, read the whole response, and return its HTTP status."""
         content = json.dumps(body).encode()
         head = f"POST /{name} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         self._writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)

@@ -4,8 +4,8 @@
     python scripts/bench_simulator.py --no-shell # without the two shell starts
 
 The load is 16,800 requests over 1,200 s (8 req/s x 600 s, then 20 req/s x 600 s; 10 groups of 10
-prompts of 547 tokens, 248 output tokens) on Llama-2-7B and one H100. Processor times depend less on
-other programs than wall times. The last line is JSON.
+prompts of 547 tokens, 248 output tokens) on Llama-2-7B and one H100. CPU times depend less on other
+programs than wall times do. The last line is JSON.
 """
 
 import json

@@ -3,12 +3,12 @@
     PYTHONPATH=.:tests python scripts/check_architectures.py          # wrong and refused models
     PYTHONPATH=.:tests python scripts/check_architectures.py --all    # all models
 
-Needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each architecture is
-built on the meta device, without weights, from its default configuration and from a smaller one, in
-which large embeddings do not hide errors of the layers. Encoders and encoder-decoders are skipped.
-Of a multimodal model, only the text part is compared: decoder, embeddings and output head. Sizes
-that the configuration does not state are read from the built modules. The exit status is 1 if a
-count differs by more than 1 %.
+The script needs an environment with ``transformers``, ``torch`` and ``platformdirs``. Each
+architecture is built on the meta device, without weights, from its default configuration and from a
+smaller one, in which large embeddings do not hide errors of the layers. Encoders and
+encoder-decoders are skipped. For a multimodal model, only the text part is compared: decoder,
+embeddings and output head. Sizes that are missing from the configuration are read from the built
+modules. The exit status is 1 if a count differs by more than 1 %.
 """
 
 import argparse
@@ -177,7 +177,7 @@ def configurations(model_type: str) -> Iterator[Any]:
 
 
 def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
-    """Convert a configuration to a model; also return whether built modules had to supply sizes."""
+    """Convert a configuration to a model, and return whether built modules supplied sizes."""
     try:
         return model_from_config(config, name), READ
     except UnknownLayersError as refusal:
@@ -186,7 +186,7 @@ def read(config: Mapping[str, Any], name: str) -> tuple[ModelSpec, str]:
 
 
 def compare(kind: str, model_type: str, name: str, *, quick: bool = False) -> Result:
-    """Compare parameter counts of one architecture, in its default and in a smaller configuration.
+    """Compare parameter counts of one architecture in its default and a smaller configuration.
 
     Args:
         kind: ``causal`` or ``multimodal text parts``.
@@ -218,7 +218,7 @@ def compare(kind: str, model_type: str, name: str, *, quick: bool = False) -> Re
 
 
 def check(*, quick: bool = False) -> list[Result]:
-    """Compare the parameter counts of all decoders; ``quick`` uses smaller configurations only."""
+    """Compare the parameter counts of all decoders; ``quick`` uses only smaller configurations."""
     import transformers
 
     transformers.logging.set_verbosity_error()

@@ -2,9 +2,9 @@
 
 python scripts/check_plan.py [--cases 30] [--first 0]
 
-For each case (model, GPUs, load, limits) the script prints the row that 'pinn plan' recommends, the
-row that brute force finds, and the distance of their maximum rates. The last line is a JSON
-document.
+For each case (model, GPUs, load, limits), the script prints the plan that 'pinn plan' recommends,
+the plan that brute force finds, and the difference between their maximum rates. The last line is a
+JSON document.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def question(seed: int) -> tuple[PlanningProblem, list[Candidate]]:
 
 
 def choice(problem: PlanningProblem, candidates: list[Candidate]) -> Choice:
-    """Return the row that 'pinn plan' recommends for a planning problem."""
+    """Return the plan that 'pinn plan' recommends for a planning problem."""
     workers = Workers(torch=False)
     groups = by_hardware(candidates, each_alone=False)
     with TemporaryDirectory() as cache:
@@ -99,10 +99,10 @@ class Highest(NamedTuple):
     """Maximum request rates of a grid at which one replica meets the latency limits.
 
     Attributes:
-        per_s: Pass/fail threshold that contradicts the results of the fewest rates of the grid. It
-            is used because percentiles of a few hundred requests scatter from rate to rate, so the
-            maximum passing rate would depend on the number of rates tried. Infinite if all rates of
-            the grid pass.
+        per_s: Pass/fail threshold that contradicts the results at the fewest rates of the grid. It
+            is used because percentiles over a few hundred requests scatter from rate to rate, so
+            the maximum passing rate would depend on the number of rates tried. Infinite if all
+            rates of the grid pass.
         first_fails_after: Maximum rate below the first rate that fails.
         holds: Maximum rate that meets the limits.
     """
@@ -156,9 +156,9 @@ def fleet(
 ) -> int | None:
     """Return the minimum number of replicas that pass at the required rate, tried one by one.
 
-    If the load ends before servers are full, at least the required rate divided by ``rate_per_s``
-    is required. The result is None if no fleet passes that can be simulated and costs at most
-    ``least``.
+    If the load ends before the servers are full, at least the required rate divided by
+    ``rate_per_s`` replicas are required. The result is None if no fleet passes among those that can
+    be simulated and cost at most ``least``.
     """
     trials = Trials(candidate, problem.replica_load(), problem.slo)
     divided = problem.rate_per_s / rate_per_s - 1e-9
@@ -183,7 +183,7 @@ def price(candidate: Candidate, replicas: int, problem: PlanningProblem) -> floa
 
 
 def compared(seed: int) -> dict | None:
-    """Return the plan compared with brute force for a seed; None if nothing meets the limits."""
+    """Compare the plan with brute force for a random seed; None if nothing meets the limits."""
     problem, candidates = question(seed)
     found, costs = {}, {}
     for candidate in sorted(candidates, key=lambda c: price(c, 1, problem)):

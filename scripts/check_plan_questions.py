@@ -1,12 +1,13 @@
-"""Compare plans for ten questions, searched in the default time, with plans from longer searches.
+"""Compare plans for ten questions, found in the default time, with plans from longer searches.
 
 python scripts/check_plan_questions.py [--only 1,7] [--cpu-seconds 110] [--times 10] [--seeds 3]
 
-Time is processor time of one process, so that other programs on the machine do not matter: 110 s
-correspond to the default budget of 60 s on two cores, less the start of the workers. For each
-question the script prints which GPUs have a row or a reason, and the extra cost of the first row
-relative to the longer search. It also prints the largest excess over a latency limit when the first
-row's fleet is simulated with other seeds. The last line is a JSON document with all results.
+Time is CPU time of one process, so that other programs on the machine do not matter: 110 s
+correspond to the default budget of 60 s on two cores, minus the start of the workers. For each
+question, the script prints which GPUs have a plan or a reason for having none, and the extra cost
+of the first plan relative to the longer search. It also prints the largest excess over a latency
+limit when the first plan's fleet is simulated with other random seeds. The last line is a JSON
+document with all results.
 """
 
 import argparse
@@ -41,7 +42,7 @@ MOST_EXCESS, MOST_COST = 0.03, 0.10
 
 
 def planned(question: Mapping[str, object], cpu_s: float, cache: Path) -> Plan:
-    """Return the plan that a search in this process finds in ``cpu_s`` processor seconds."""
+    """Return the plan that a search in this process finds in ``cpu_s`` seconds of CPU time."""
     given = dict(question)
     priced = [given.pop(name, default) for name, default in
               (("price", ""), ("purchase_price", ""), ("purchase_years", None))]  # fmt: skip
@@ -58,7 +59,7 @@ def expense(choice: Choice) -> float:
 
 
 def excess(choice: Choice, slo: str, seeds: Sequence[int]) -> float:
-    """Return a fleet's largest relative excess over a latency limit, in runs with other seeds."""
+    """Return a fleet's largest relative excess over a latency limit in runs with other seeds."""
     limits = parse_slo(slo)
     worst = -1.0
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """Compare the outputs of two checkouts: ``python scripts/compare_checkouts.py BEFORE AFTER``.
 
-Runs equal commands in both checkouts with one checkpoint. Compares every number of the output, with
-a relative tolerance of 1e-9, and every text. ``renames.csv`` in this script's folder lists keys of
-files and modules that were renamed since the last release.
+Runs the same commands in both checkouts with the same checkpoint. Compares every number in the
+output, with a relative tolerance of 1e-9, and every string. ``renames.csv`` in this script's folder
+lists keys of files and modules that were renamed since the last release.
 """
 
 import csv
@@ -81,7 +81,7 @@ def _is_module(checkout: Path, name: str) -> bool:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """Return nested values with current names of keys, without keys that are not compared."""
+    """Rename keys in nested values to their current names, and drop keys that are not compared."""
     if isinstance(value, dict):
         kept = {key: each for key, each in value.items() if key not in ABOUT}
         return {names.get(key, key): renamed(each, names) for key, each in kept.items()}
@@ -89,7 +89,7 @@ def renamed(value: Any, names: dict[str, str]) -> Any:
 
 
 def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield every number, text and container in nested values, each with its path of keys."""
+    """Yield every number, string and container in nested values, each with its key path."""
     if not isinstance(value, dict | list):
         yield where, value
         return
@@ -99,7 +99,7 @@ def leaves(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def differences(before: Any, after: Any) -> list[str]:
-    """Return a line for every difference between two nested values, with its path of keys."""
+    """Return a line for every difference between two nested values, with its key path."""
     known, now = dict(leaves(before)), dict(leaves(after))
     found = dict.fromkeys(known.keys() ^ now.keys(), " on one side only")
     for where, value in known.items():

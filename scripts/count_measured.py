@@ -24,7 +24,7 @@ def measured_releases(rows: pd.DataFrame) -> pd.DataFrame:
     Returns:
         One row per engine, with the release ``ALL``, and one row per release. Columns: ``rows``,
         ``configurations`` (combinations of model, GPU, format and parallel sizes), ``points``
-        (configurations at given lengths and concurrency), names of ``models`` and ``gpus``, and
+        (configurations with given lengths and concurrency), names of ``models`` and ``gpus``, and
         the first and last day ``since`` and ``until``.
     """
     keys = deployment_keys(rows)

@@ -1,7 +1,7 @@
 """Draw docs/images/architecture.svg from imports: ``python scripts/draw_architecture.py``.
 
-Packages are in the order of ``pinn.__doc__``. An arc on the left means that one package imports
-another; its width grows with the number of imports.
+Packages are in the order of ``pinn.__doc__``. An arc on the left shows that one package imports
+another; its width increases with the number of imports.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Draw the plots of ``docs/measure_notes.md``: a calibration, and the effect of batch order.
+"""Draw the plots in ``docs/measure_notes.md``: a calibration, and the effect of batch order.
 
     python scripts/draw_measuring.py STEPS docs/images
 
@@ -25,7 +25,7 @@ _MINUTES, _DEPLOYMENTS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0), 6
 
 
 def before_and_after(found: StepCalibration) -> Figure:
-    """Return a plot of errors of predicted step times, before and after calibration."""
+    """Plot the errors of predicted step times, before and after calibration."""
     figure, axes = new_figure(3.4)
     axis, measured = axes[0, 0], found.steps.seconds
     axis.axhspan(-5, 5, color="0.93")
@@ -42,9 +42,9 @@ def before_and_after(found: StepCalibration) -> Figure:
 
 
 def narrowing() -> Figure:
-    """Return a plot of the interval widths of target metrics over minutes of measuring.
+    """Plot the interval widths of target metrics against measuring time in minutes.
 
-    Widths are relative to those before measuring, and medians over simulated deployments.
+    Widths are relative to those before measuring, and are medians over simulated deployments.
     """
     with tempfile.TemporaryDirectory() as folder:
         tables = [

@@ -1,6 +1,6 @@
 """Draw docs/images/network.svg: ``python scripts/draw_network.py``.
 
-The picture shows the network with its inputs and outputs, in the sizes of the default network.
+The drawing shows the network with its inputs and outputs, with the sizes of the default network.
 """
 
 from pathlib import Path

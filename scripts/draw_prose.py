@@ -1,8 +1,8 @@
-"""Draw pieces of prose for fresh readers to grade by the rubric in CONTRIBUTING.md.
+"""Sample pieces of prose for fresh readers to grade by the rubric in CONTRIBUTING.md.
 
 python scripts/draw_prose.py --seed 1
 
-The seeds 1 and 2 together draw 80 pieces. An odd and an even seed never draw the same piece.
+The seeds 1 and 2 together sample 80 pieces. An odd and an even seed never sample the same piece.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COUNTS = {
 
 
 def draw(seed: int, drawn_from: list[Piece]) -> list[Piece]:
-    """Return the pieces that a seed draws; they depend only on the seed and ``drawn_from``."""
+    """Return the pieces that a seed samples; they depend only on the seed and ``drawn_from``."""
     even = seed % 2 == 0
     drawn: list[Piece] = []
     for kind, counts in COUNTS.items():
@@ -35,7 +35,7 @@ def draw(seed: int, drawn_from: list[Piece]) -> list[Piece]:
 
 
 def main(seed: Annotated[int, typer.Option(help="Which draw to print.", min=0)]) -> None:
-    """Print the pieces of one draw, numbered, with the place and the context of each piece."""
+    """Print the pieces of one sample, numbered, with the place and the context of each piece."""
     for number, piece in enumerate(draw(seed, list(pieces())), 1):
         typer.echo(f"=== {number}. {piece.kind} | {piece.place}")
         if piece.before:

@@ -2,10 +2,10 @@
 
     python scripts/fit_sampler.py
 
-The seconds of a group of kernels are ``launch_s + vocabulary x logit_s + slowdown x requests x
-vocabulary x logit_bytes / bandwidth``. The three constants of each group are fitted and not
-negative. A sampling step takes the sum over its groups. The fit minimizes relative errors of that
-time.
+The time in seconds of a group of kernels is ``launch_s + vocabulary x logit_s + slowdown x requests
+x vocabulary x logit_bytes / bandwidth``. The three constants of each group are fitted and
+constrained to be non-negative. A sampling step takes the sum over its groups. The fit minimizes the
+relative errors of that time.
 """
 
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Fit the shipped kernel surrogates: once to all kernels, and for each model without its kernels.
+"""Fit the shipped kernel surrogates: to all kernels, and without each measured model's kernels.
 
     python scripts/fit_surrogates.py
 
 Kernel surrogates are fits to measured kernel times. The script writes them to
-``checkpoints/kernels/<exclusion>``, where the exclusion is the model without whose kernels they are
-fitted; there is one for each measured model. With these fits a leave-one-model-out run is quick.
+``checkpoints/kernels/<exclusion>``, where the exclusion is the model whose kernels are excluded
+from the fit; there is one for each measured model. These fits speed up leave-one-model-out runs.
 Other fits are computed and cached when a run needs them.
 """
 
@@ -21,7 +21,7 @@ from pinn.training.kernel_data import KernelSettings, fitted_surrogates
 
 
 def exclusions() -> list[Exclusion]:
-    """Return an empty exclusion, then one for each measured model without whose kernels to fit."""
+    """Return an empty exclusion, then one for each measured model."""
     observations, _ = read_silicon()
     models = {d.model.name: d.model for d in observed_deployments(observations).values()}
     return [Exclusion(), *(Exclusion(models=(models[name],)) for name in sorted(models))]

@@ -2,10 +2,10 @@
 
 python scripts/import_launch_facts.py SOURCE
 
-SOURCE is a CSV (also .csv.gz) that was made from the history of SemiAnalysisAI/InferenceX. It has
-one line per configuration, measured point (lengths, parallelism, concurrency) and period in which
-the script had the same flags. Columns that affect a step, the schedule or the client's load are
-kept, with their source. Rows that are equal in these columns are merged into one with a list of
+SOURCE is a CSV file (.csv or .csv.gz) generated from the Git history of SemiAnalysisAI/InferenceX.
+It has one line per configuration, measured point (lengths, parallelism, concurrency) and period in
+which the script had the same flags. Columns that affect a step, the schedule or the client's load
+are kept, with their source. Rows that agree in these columns are merged into one with a list of
 points. ``pinn.measurements.deployments.launch_facts`` reads the result.
 """
 
@@ -34,7 +34,7 @@ _IDLE = ("NCCL_", "PYTHONUNBUFFERED", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_ROOT", 
 
 
 def compact(source: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the source table with the columns ``COLUMNS``, equal rows merged."""
+    """Return the rows of the source table with the columns ``COLUMNS``, identical rows merged."""
     lines = pd.concat([_renamed(source), *_branch_runs(_renamed(source))], ignore_index=True)
     lines = _joined_in_time(lines)
     about = [c for c in COLUMNS if c != "points"]
@@ -101,7 +101,7 @@ def _renamed(source: pd.DataFrame) -> pd.DataFrame:
 
 
 def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return rows for benchmark runs of branches, which the default branch does not have.
+    """Return rows for benchmark runs on other branches, which the default branch lacks.
 
     MiniMax's commit beb6a6b18 has the script of the merge bddbf4031. No branch has Kimi's script
     for B300, so the script for B200 of that day is used.
@@ -121,7 +121,7 @@ def _branch_runs(lines: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _joined_in_time(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with consecutive periods of equal flags merged; the first commit is kept."""
+    """Merge consecutive periods with the same flags into one row; the first commit is kept."""
     same = [c for c in lines.columns if c not in ("since", "until", "commit", "own_change")]
     lines = lines.dropna(subset=same)
     of_one = lines.groupby(same, sort=False).ngroup().rename("of_one")
@@ -140,7 +140,7 @@ def _point(line: pd.Series) -> str:
 
 
 def _longest(line: pd.Series) -> str:
-    """Return the margin of ``max_model_len`` over prompt and output as ``+200``.
+    """Return the margin of ``max_model_len`` over prompt and output, as text such as ``+200``.
 
     If it is none of the margins of the benchmark's workflows, return the length itself.
     """
@@ -166,7 +166,7 @@ def _prompts(text: str) -> str:
 def _balance(text: str) -> str:
     """Return ``timeout_iters``, with which TensorRT-LLM balances attention data parallelism.
 
-    The result is ``default`` if the script does not pass it, and empty without balancing.
+    The result is ``default`` if the script does not set it, and empty without balancing.
     """
     if "enable_balance=True" not in text:
         return ""

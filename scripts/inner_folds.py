@@ -3,14 +3,14 @@
     python scripts/inner_folds.py gpt-oss [--second Kimi] [run_fit.operator_spread=0.2 ...]
     python scripts/inner_folds.py gpt-oss kernels=newer
 
-Assumptions (a rule of the physics, a prior, flags of a launch script) are chosen by these scores,
-so that no model that is held out in published results affects its own predictions. The first model
-is held out of everything: kernels, measured deployments and serving runs. Each other model in turn
-is held out of the fit of calibration factors and alpha. Its deployments, serving runs
-(``PINN_SERVING_RUNS``) and whole steps (``PINN_WHOLE_STEPS``) are then predicted by step times that
-are summed from fitted kernels, without a network. The second model's own kernels are not held out,
-so the errors are too low and serve only to compare assumptions. The errors are aggregated as in the
-scorecard. The script runs for about five minutes.
+Modelling assumptions (a physical rule, a prior, flags of a launch script) are chosen by these
+scores, so that no model that is held out in published results affects its own predictions. The
+first model is held out of everything: kernels, measured deployments and serving runs. Each other
+model in turn is held out of the fit of calibration factors and request coefficients (alpha). Its
+deployments, serving runs (``PINN_SERVING_RUNS``) and complete engine steps (``PINN_WHOLE_STEPS``)
+are then predicted with step times summed from fitted kernels, without a network. The second model's
+own kernels are not held out, so the errors are too low and serve only to compare assumptions. The
+errors are aggregated as in the scorecard. The script runs for about five minutes.
 """
 
 import os
@@ -49,7 +49,7 @@ SHOWN = ["group", "configurations", "rows", "tpot", "ttft", "score"]
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured deployments, serving runs and whole steps; whole steps are never fitted to."""
+    """Measured deployments, serving runs and complete engine steps; the steps are only scored."""
 
     rows: ServingRows
     runs: Sequence[MeasuredRun] = ()
@@ -101,7 +101,7 @@ def inner_folds(
         settings: Settings of the fit of calibration factors and alpha.
         measured: All measurements.
         first: Model that is held out of everything.
-        second: Text that the names of second models must contain; empty for all other models.
+        second: Substring of the names of second models; empty for all other models.
     """
     rows = without_model(measured.rows, first)
     measured = Measurements(rows, measured.runs, measured.steps)
@@ -113,7 +113,7 @@ def inner_folds(
 
 
 def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[ModelSpec]:
-    """Return the models to hold out second: one of each set of near copies, not of the first."""
+    """Return the second models to hold out: one per set of near copies, none of the first model."""
     others = (one.deployment for one in (*measured.runs, *measured.steps))
     models = {d.model.name: d.model for d in (*measured.rows.deployments, *others)}
     found: list[ModelSpec] = []

@@ -1,8 +1,8 @@
 """Rewrite the golden vectors of the Go package and the results on its pages: ``make goldens``.
 
 Golden vectors are test cases with expected results. They depend on the checkpoint in the
-repository. Run this script after a change of the checkpoint, of the features, or of the costs at
-peak hardware rates.
+repository. Run this script after changes to the checkpoint, the features, or the costs at peak
+hardware rates.
 """
 
 import sys

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def write_part(pages: Iterable[Path], name: str, part: str) -> None:
-    """Replace the text between the marks of a generated part on every page that has these marks."""
+    """Replace the text between the markers of a generated part on every page that has them."""
     begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
     found = [page for page in pages if begin in page.read_text()]
     if not found:

@@ -97,7 +97,7 @@ def request(row: pd.Series, recipe: str) -> dict[str, object] | None:
         recipe: One of :data:`RECIPES`.
 
     Returns:
-        Arguments; None if an earlier recipe gives equal arguments for this row.
+        Arguments; None if an earlier recipe gives the same arguments for this row.
 
     Raises:
         PinnError: If the model or the recipe is unknown.

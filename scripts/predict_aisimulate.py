@@ -2,11 +2,11 @@
 
     python scripts/predict_aisimulate.py data/peers
 
-AISimulate simulates the benchmark of a row as this project does: equal requests in a closed loop,
-with the flags of the row's launch script. Step times are summed from AISimulate's own kernel times
-(``op_level``; from its newest complete tables, vLLM 0.24.0). The script needs the version named
-below, by ``pip install --pre`` in a separate environment with this project. It runs for twenty
-minutes. ``pinn.training.data.released`` reads the result.
+AISimulate simulates the benchmark of a row as this project does: identical requests in a closed
+loop, with the flags of the row's launch script. Step times are summed from AISimulate's own kernel
+times (``op_level``; from its newest complete tables, vLLM 0.24.0). The script requires the version
+stated below, installed with ``pip install --pre`` in a separate environment with this project. It
+runs for about twenty minutes. ``pinn.training.data.released`` reads the result.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -63,7 +63,7 @@ def config(row: pd.Series, recipe: str, requests: Path) -> dict[str, object] | N
         requests: File with the observation's :func:`trace`.
 
     Returns:
-        Configuration; None if an earlier recipe gives an equal configuration for this row.
+        Configuration; None if an earlier recipe gives the same configuration for this row.
     """
     asked = request(row, recipe)
     if asked is None:

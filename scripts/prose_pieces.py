@@ -46,7 +46,7 @@ class Piece:
         kind: One of docstring, comment, sentence, help, error, output.
         place: Path and line of the piece, or path and heading.
         before: Context above the piece, such as the signature of a docstring's function.
-        text: Text to grade; values that are put into a string are shown as ``{name}``.
+        text: Text to grade; values inserted into a string are shown as ``{name}``.
         after: Context below the piece, such as the code under a comment.
     """
 
@@ -173,7 +173,7 @@ def _shown(node: ast.AST) -> str | None:
 
 
 def _placeholder(value: ast.expr) -> str:
-    """Return ``{name}`` for an expression inserted in a string, or a text that it may yield."""
+    """Return ``{name}`` for an expression inserted into a string, or a string that it may yield."""
     if isinstance(value, ast.IfExp):
         return _shown(value.body) or _placeholder(value.body)
     return f"{{{_name(value)}}}"

@@ -4,7 +4,7 @@
     python scripts/read_engines.py --wheels DIR          # the same, from local wheels
     python scripts/read_engines.py 0.34.0 --engine vllm  # print one release, write nothing
 
-An engine's module in ``scripts/engine_reading`` has the releases (``RELEASES``), their pip
+An engine's module in ``scripts/engine_reading`` lists the releases (``RELEASES``), their pip
 requirement (``requirement``) and the readers (``READERS``, and ``KERNEL_READERS`` for the kernels
 of experts). Rows of flags without a reader stay unchanged in the table.
 """

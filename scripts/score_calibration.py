@@ -7,11 +7,11 @@
     python scripts/score_calibration.py journeys --trials 200
     python scripts/score_calibration.py all --page docs/calibration.md
 
-The part ``steps`` needs PINN_STEPS_DIR, ``serving-runs`` needs PINN_SERVING_RUNS and
+The part ``steps`` requires PINN_STEPS_DIR; ``serving-runs`` requires PINN_SERVING_RUNS and
 PINN_MODEL_CONFIGS. ``round-trips`` recovers known calibration factors of simulated servers from
-each type of benchmark file. ``journeys`` recovers known alphas from traces of requests. ``--page``
-writes the table of each part between its marks on that page, with the checkpoint. The last line of
-each part's output is one JSON document.
+each type of benchmark file. ``journeys`` recovers known request coefficients (alpha) from traces of
+requests. ``--page`` writes the table of each part between its markers on that page, with the name
+of the checkpoint. The last line of each part's output is one JSON document.
 """
 
 import json
@@ -46,7 +46,7 @@ def round_trips(trials: int) -> Scores:
 
 
 def journeys(trials: int) -> Scores:
-    """Return errors of known alphas, recovered from simulated traces of requests.
+    """Return errors of known request coefficients (alpha), recovered from simulated traces.
 
     The fits start from the shipped checkpoint's prior.
     """
@@ -68,7 +68,7 @@ def shown_deployments(table: pd.DataFrame, _: dict[str, float]) -> pd.DataFrame:
 def shown_runs(_: pd.DataFrame, figures: dict[str, float]) -> pd.DataFrame:
     """Return median and worst errors over pairs of loads.
 
-    The server whose loads contradict each other most has its own row.
+    The server whose loads disagree most has a separate row.
     """
     names = ("n", "before_median", "median", "worst")
     return pd.DataFrame(

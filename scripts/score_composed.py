@@ -3,10 +3,10 @@
     python scripts/score_composed.py composed.csv [run_fit.rounds=3 ...]
     python scripts/score_composed.py new.csv --against composed.csv --alone "fresh prompts: ..."
 
-Use this script to choose how a step's time is modelled before a network is trained on it. Each
-measured model is held out as in the folds of a training: its kernels, deployments and serving runs.
-Data that is never fitted is predicted by the fit to everything. Serving runs that are used for
-training are not scored here. Environment variables name the data: ``PINN_SERVING_RUNS``,
+Use this script to choose how step times are modelled before a network is trained on them. Each
+measured model (its kernels, deployments and serving runs) is held out as in a training run's folds.
+Data that is never used for fits is predicted by the fit to all other data. Serving runs that are
+used for training are not scored here. Environment variables name the data: ``PINN_SERVING_RUNS``,
 ``PINN_HELD_OUT_RUNS``, ``PINN_WHOLE_STEPS`` and ``PINN_PUBLIC_MEASUREMENTS``. The script runs for
 about ten minutes on two cores.
 """

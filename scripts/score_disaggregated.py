@@ -182,9 +182,9 @@ def _server(row: pd.Series, pool: str) -> Deployment:
 def _spreads_experts(row: pd.Series, pool: str) -> bool:
     """Return whether a pool distributes whole experts over its GPUs instead of slicing each one.
 
-    It does if the row states expert parallelism, or if slices would cut the blocks of a number
-    format. SGLang's rows with attention data parallelism over 32 GPUs state 32 slices of each
-    expert; a width of 2048 would leave half a block to each slice.
+    It does so if the row states expert parallelism, or if slices would cut through the blocks of a
+    number format. SGLang's rows with attention data parallelism over 32 GPUs state 32 slices of
+    each expert; a width of 2048 would leave half a block to each slice.
     """
     if row[f"{pool}_moe_ep_size"] > 1:
         return True
@@ -227,13 +227,13 @@ class SteadyState(NamedTuple):
 
 
 def score_pools(rows: pd.DataFrame, of: HeldOut) -> pd.DataFrame:
-    """Return the rows with TPOT and TTFT predicted by a network that held out the row's model.
+    """Return the rows with TPOT and TTFT predicted by a network trained without the row's model.
 
     The columns are ``network_tpot_s`` and ``network_ttft_s``. Nothing is fitted to the rows.
 
     Args:
         rows: Rows from :func:`read_disaggregated`.
-        of: Predictor of coefficients that holds out each row's model.
+        of: Predictor of coefficients that excludes each row's model.
     """
     states = []
     for _, row in rows.iterrows():
@@ -261,7 +261,7 @@ def steady_state(
 ) -> SteadyState:
     """Solve for the steady state of both pools in a closed loop, by bisection of the decode batch.
 
-    A larger decode batch makes steps longer, so clients send less often.
+    A larger decode batch makes steps longer, so clients send requests less often.
 
     Args:
         pools: Servers of both pools.

@@ -1,9 +1,9 @@
-"""Score the networks that held out a model on the measured vLLM rows of that model.
+"""Score each network that was trained without a model on the measured vLLM rows of that model.
 
 python scripts/score_left_out.py
 
-Simulates every row with the network of ``checkpoints/left_out`` that held out its model, writes
-``predictions.csv`` there and prints errors by model: median / mean absolute percentage error
+Simulates every row with the network in ``checkpoints/left_out`` that was trained without its model,
+writes ``predictions.csv`` there and prints errors by model: median / mean absolute percentage error
 (median bias) in %. No network is trained.
 """
 

@@ -2,12 +2,12 @@
 
     python scripts/score_llmd_seed.py FOLDER_OF_TRACES [FOLDER_OF_A_SEED]
 
-Seed data are simulated training entries. The script fits each learner to seed data alone, to the
-first 100 recorded rows, and to both. It scores the learners on later rows of each trace in which no
-request waits. Prints median APE and quantile loss at 0.9 (relative to the measured value), then the
-ratio of predicted to measured latency by bin of prompt length and running requests. Without a
-seed's folder, the seed is exported for Qwen3-32B on an H200, the deployment of the traces. The last
-line is JSON.
+Seed data consists of simulated training entries. The script fits each learner to seed data alone,
+to the first 100 recorded rows, and to both. It scores the learners on later rows of each trace in
+which no request waits. Prints median APE and quantile loss at 0.9 (relative to the measured value),
+then the ratio of predicted to measured latency by bin of prompt length and running requests.
+Without the second folder, seed data is exported for Qwen3-32B on an H200, the deployment in the
+traces. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def read_rows(path: Path) -> pd.DataFrame:
 
 
 def predicted(learner: str, metric: str, rows: pd.DataFrame, asked: pd.DataFrame) -> np.ndarray:
-    """Fit a learner to the rows that have a metric, and predict ``asked`` in ms."""
+    """Fit a learner to the rows that have a metric, and predict the metric of ``asked`` in ms."""
     known = rows[rows[f"actual_{metric}_ms"] > 0]
     fitted = LEARNERS[learner]().fit(known[FEATURES].to_numpy(float), known[f"actual_{metric}_ms"])
     return np.asarray(fitted.predict(asked[FEATURES].to_numpy(float)))

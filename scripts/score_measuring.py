@@ -1,9 +1,9 @@
 """Score the design of ``pinn measure`` on simulated engines: python scripts/score_measuring.py.
 
-The coefficients of each engine are drawn from the prior of its deployment. The engine's steps are
-measured in simulated time, with batches in three orders: that of the design, along a grid, and
-random. After three, five and ten minutes the coefficients are fitted, and the target loads are
-predicted. The last line is one JSON document.
+The coefficients of each engine are sampled from the prior of its deployment. The engine's steps are
+measured in simulated time, with batches in three orders: as designed, along a grid, and random.
+After three, five and ten minutes the coefficients are fitted, and the target loads are predicted.
+The last line is one JSON document.
 """
 
 import json
@@ -56,7 +56,7 @@ def deployments(count: int) -> dict[str, Deployment]:
 
 
 def drawn(prior: Prior, seed: int) -> np.ndarray:
-    """Return coefficients drawn from a prior, clipped to their bounds."""
+    """Sample coefficients from a prior, clipped to their bounds."""
     spread = np.sqrt(np.diag(prior.covariance))
     scale = np.where(spread > 0, spread, 1.0)
     values, vectors = np.linalg.eigh(prior.covariance / np.outer(scale, scale))

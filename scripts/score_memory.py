@@ -1,13 +1,12 @@
-"""Compare the memory that servers logged at start with predictions.
+"""Compare memory sizes that servers logged at startup with predictions.
 
     python scripts/score_memory.py CASES.csv            # compare
     python scripts/score_memory.py CASES.csv --write    # and write data/engines/memory_errors.csv
 
-Prints a row for each start of a server and part of memory, in GiB on one GPU. Then it prints the
-errors for releases from 0.10.2 on: KV memory relative to the server's usable memory, KV tokens and
-weights relative to logged values.
-Columns of the table: ``case``, ``engine``, ``release``, ``pinn_model``, ``gpu``,
-``tensor_parallel``, flags by their names, and ``weights_gib``, ``kv_gib``, ``kv_tokens``,
+Prints a row for each server start and part of memory, in GiB on one GPU. Then it prints the errors
+for releases from 0.10.2 on: KV memory relative to the server's usable memory, KV tokens and weights
+relative to logged values. Columns of the table: ``case``, ``engine``, ``release``, ``pinn_model``,
+``gpu``, ``tensor_parallel``, flags by their names, and ``weights_gib``, ``kv_gib``, ``kv_tokens``,
 ``starts`` as logged.
 """
 
@@ -49,7 +48,7 @@ SINCE = "0.10.2"
 
 
 def configuration_of(case: "pd.Series[Any]") -> dict[str, Any]:
-    """Return model, GPU and engine flags of a server whose start was logged."""
+    """Return the model, GPU and engine flags of a server whose start was logged."""
     given: dict[str, Any] = {
         "model": case["pinn_model"],
         "gpu": case["gpu"],

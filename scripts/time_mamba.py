@@ -190,7 +190,7 @@ class Layer:
         return {"scan": [scan], "convolution": [convolution]}
 
     def _inputs(self, tokens: int) -> tuple[Tensor, ...]:
-        """Return random outputs of the input projection, split as the kernels take them."""
+        """Return random outputs of the input projection, split as the kernels expect them."""
         s = self.shape
         inner, key = s.nheads * s.head_dim, s.n_groups * s.d_state
         whole = torch.randn(tokens, inner + self.channels + s.nheads, device=DEVICE, dtype=BF16)

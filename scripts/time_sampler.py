@@ -51,7 +51,7 @@ def _repetition_kernel(logits, in_prompt, in_output, penalty, vocabulary, block:
 
 
 def drawn(requests: int, vocabulary: int) -> SimpleNamespace:
-    """Return sampling settings and tokens of a step's requests, as vLLM's sampler takes them.
+    """Return sampling settings and tokens of a step's requests, as vLLM's sampler expects them.
 
     Tokens are random. The values of the settings do not affect times.
     """

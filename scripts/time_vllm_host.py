@@ -15,7 +15,7 @@ lm-format-enforcer outlines-core llguidance opencv-python-headless
 
 The engine core, the scheduler and the model runner are vLLM's. The forward pass and the logits are
 replaced by zeros, and the time of the forward pass and of sampling is subtracted. What remains is
-the work between two steps that the GPU waits for without asynchronous scheduling: scheduling,
+the work between two steps for which the GPU waits without asynchronous scheduling: scheduling,
 preparing inputs, bookkeeping and processing outputs. ``pinn.physics.step_values`` uses the result.
 """
 
@@ -100,7 +100,7 @@ def engine(folder: Path) -> LLM:
 
 
 def main() -> None:
-    """Print the host's time of a step by requests in flight, and the line through the times."""
+    """Print the host's time per step by number of requests in flight, and a linear fit to it."""
     torch.set_num_threads(1)
     clock, hidden = Clock(), torch.zeros(BUDGET, WIDTH)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""Measurement of wall time, processor time and memory of benchmarked code."""
+"""Measurement of wall time, CPU time and memory of benchmarked code."""
 
 import re
 import resource
@@ -21,7 +21,7 @@ ALL = (resource.RUSAGE_SELF, *CHILDREN)
 
 
 def timed(run: Callable[[], Answer], whose: Sequence[int] = ALL) -> tuple[Answer, float, float]:
-    """Call a function, and return its result, wall time and processor time in seconds."""
+    """Call a function, and return its result, wall time and CPU time in seconds."""
     before, start = _processor_s(whose), time.perf_counter()
     answer = run()
     return answer, time.perf_counter() - start, _processor_s(whose) - before

@@ -1,9 +1,10 @@
 """Write ``checkpoints/training_noise.csv``: standard deviations of scores over training seeds.
 
 The arguments are the first digits of the checkpoints' SHA-256 in ``checkpoints/ledger.csv``, a
-table of scores by checkpoint; the first row of each checkpoint counts. The trainings differ only in
-their seed: ``seed=2`` with ``kernels.settings.seed=0`` keeps the synthetic models unchanged. For a
-group that was added later, give the trainings that scored the group, whose later rows then count::
+table of scores by checkpoint; the first row of each checkpoint is used. The training runs differ
+only in their random seed: ``seed=2`` with ``kernels.settings.seed=0`` keeps the synthetic models
+unchanged. For a group that was added later, give the training runs that scored the group; their
+later rows are then used::
 
     python scripts/training_noise.py e15fcd 551d3a 90fdba 9c5fb9
     python scripts/training_noise.py --later 03f022 8749cb
@@ -18,7 +19,7 @@ from pinn.evaluation.panel import NOISE_FILE, read_ledger, read_panel, training_
 
 
 def main(checkpoints: list[str], later: bool = False) -> None:
-    """Write the standard deviation of each group's score over the trainings.
+    """Write the standard deviation of each group's score over the training runs.
 
     Options:
         later: Keep existing groups, and add missing groups.

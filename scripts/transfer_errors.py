@@ -3,11 +3,11 @@
     python scripts/transfer_errors.py --synthetic 400
     python scripts/transfer_errors.py --catalog
 
-Deployments are synthetic ones that training did not draw, or every model of the catalog on the
+Deployments are synthetic ones that were not used in training, or every model of the catalog on the
 minimum number of GPUs of each type that fits its weights. Betas are coefficients of step features.
 Projected betas are fitted to the deployment's own kernel times, whereas the network predicts betas
 from the deployment's features. Composed step times are summed from fits to measured kernels, in
-batches that training did not draw. The script prints absolute relative errors of whole steps:
+batches that were not used in training. The script prints absolute relative errors of whole steps:
 
 - basis: betas projected for each deployment, against the composed step;
 - network: the checkpoint's betas, against the projected betas with calibration factors;
@@ -42,7 +42,7 @@ SEED = 1_000_003
 
 
 def catalogued(gpus: Sequence[str]) -> list[Deployment]:
-    """Return each model of the catalog on the fewest GPUs of each type that it fits on."""
+    """Return each model of the catalog on the fewest GPUs of each type on which it fits."""
     found = []
     for model, gpu in product(catalog_models(), map(load_gpu, gpus)):
         for ranks in (1, 2, 4, 8):

@@ -1,12 +1,12 @@
 """Rewrite the generated parts of README.md and docs: ``python scripts/update_docs.py``.
 
 Each part is between ``<!-- begin NAME -->`` and ``<!-- end -->``: the output of a command with the
-checkpoint in the repository, or a table of declarations in the code. The part on calibration needs
-the public step summaries; it stays unchanged unless PINN_STEPS_DIR names their folder. With
-``--scores`` the script also writes the scores on other engines' rows, on P/D, on speculation and on
-decisions, which takes three more minutes. With ``--plans`` it also reruns the plans of docs/plan.md
-and docs/plan_disaggregated.md, which takes three more minutes. The picture of the site's first page
-is also drawn.
+checkpoint in the repository, or a table of declarations in the code. The part about calibration
+requires the public step summaries; it remains unchanged unless PINN_STEPS_DIR is their folder. With
+``--scores``, the script also writes the scores on other engines' rows, on P/D, on speculation and
+on decisions, which takes three more minutes. With ``--plans``, it also reruns the plans in
+docs/plan.md and docs/plan_disaggregated.md, which takes three more minutes. The figure on the
+site's first page is also drawn.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ _SHOWN = (
 
 
 def folded(command: str) -> str:
-    """Return a command with line breaks before those options that do not fit in the line."""
+    """Return a command with line breaks before options that do not fit on the line."""
     lines = [command]
     while len(lines[-1]) > WIDTH - 6:
         cut = lines[-1].rindex(" --", 0, WIDTH - 6)
@@ -234,7 +234,7 @@ def _last_errors(path: Path, kind: str) -> str:
 
 
 def memory_errors() -> str:
-    """Return a table of half-widths of the KV memory's intervals, by deployment type."""
+    """Return a table of half-widths of KV memory intervals, by deployment type."""
     rows = read_rows(data_folder("engines") / "memory_errors.csv")
     shown = [(row["kind"], row["start_ups"], row["half_percent"]) for row in rows]
     return table(1, shown, "kind", "logs", "± % of visible memory")

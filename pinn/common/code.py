@@ -1,9 +1,10 @@
-"""Digest of the code, data and libraries that determine a function's result.
+"""Hash (digest) of the code, data and libraries that determine a function's result.
 
 The digest covers the function's module and every module of this package that it imports, directly
 or indirectly, also inside functions. It also covers the folders of ``data`` that these modules
-name, and the versions of Python and of all installed libraries. The digest may change without need,
-for example if a comment changes. It always changes if the result can change.
+name, and the versions of Python and of all installed libraries. The digest changes whenever the
+result could change. It may also change when the result stays the same, for example after an edit to
+a comment.
 """
 
 import hashlib
@@ -79,7 +80,7 @@ def _digest(roots: frozenset[str]) -> str:
 
 
 def _closure(roots: frozenset[str]) -> dict[str, str]:
-    """Return the source text of ``roots`` and of all package modules that these import."""
+    """Return the source code of ``roots`` and of all package modules that they import."""
     found: dict[str, str] = {}
     todo = list(roots)
     while todo:
@@ -93,7 +94,7 @@ def _closure(roots: frozenset[str]) -> dict[str, str]:
 
 @cache
 def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return a module's source and the names that it imports; None without a source file."""
+    """Return a module's source and the names that it imports, or None if it has no source file."""
     path = _source_file(name)
     if path is None:
         return None
@@ -102,7 +103,7 @@ def _source(name: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _imports(text: str) -> Iterator[str]:
-    """Yield the dotted names of this package that a source text imports."""
+    """Yield the dotted names within this package that a module's source code imports."""
     for package, names, module in _IMPORT.findall(text):
         yield module or package
         yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
@@ -110,7 +111,7 @@ def _imports(text: str) -> Iterator[str]:
 
 @cache
 def _source_file(name: str) -> Path | None:
-    """Return a module's source file; None for a module of another package."""
+    """Return a module's source file, or None if the module belongs to another package."""
     place = _ROOT.joinpath(*name.split("."))
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
     places = (place.with_name(f"{place.name}.py"), place / "__init__.py", Path(loaded))
@@ -119,6 +120,6 @@ def _source_file(name: str) -> Path | None:
 
 @cache
 def _installed() -> list[str]:
-    """Return the folder names of all installed distributions, which include their versions."""
+    """Return the metadata folder names of all installed distributions, which include versions."""
     places = [place or "." for place in sys.path if os.path.isdir(place or ".")]
     return sorted({n for place in places for n in os.listdir(place) if n.endswith(".dist-info")})

@@ -92,7 +92,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
         value: Size of the input.
         most: Maximum size.
         what: Name of the size with its file or flag, for the error: ``load.yaml: requests``.
-        remedy: Instruction to the user for the error message.
+        remedy: What the user should do, for the error message.
 
     Raises:
         TooLargeError: If the value exceeds the limit.
@@ -106,7 +106,7 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
 
 def written(value: object) -> str:
-    """Return a number as errors show it, with a power of ten if it is long; other values by repr.
+    """Format a number for error messages, as a power of ten if it is long; other values by repr.
 
     >>> written(12345), written(-(10**400))
     ('12,345', '-10^400')
@@ -119,7 +119,7 @@ def written(value: object) -> str:
 
 
 def comma_separated(text: str) -> list[str]:
-    """Split comma-separated names, without surrounding blanks.
+    """Split comma-separated names and strip surrounding whitespace.
 
     >>> comma_separated("H100, H200,")
     ['H100', 'H200']
@@ -128,7 +128,7 @@ def comma_separated(text: str) -> list[str]:
 
 
 def misfit(rule: str, value: object) -> PinnError:
-    """Return an error that states a rule and the value that breaks it.
+    """Return an error that states the violated rule and the offending value.
 
     >>> print(misfit("load.yaml: requests must be a number", "many"))
     load.yaml: requests must be a number, got 'many'
@@ -150,7 +150,7 @@ _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(path: Path, most_bytes: int, kind: str) -> str:
-    """Return the text of a file, with or without a byte-order mark.
+    """Return the text of a file; a byte-order mark at its start is skipped.
 
     Args:
         path: Path of a file or pipe.
@@ -172,23 +172,23 @@ def read_text(path: Path, most_bytes: int, kind: str) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file.
+    """Return the parsed content of a JSON file.
 
     Raises:
-        PinnError: If the file cannot be read, or is not JSON; the message names file and line.
+        PinnError: If the file cannot be read or is not JSON; the message gives the file and line.
     """
     return parse_json(read_text(path, MOST_JSON_BYTES, "JSON"), str(path))
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Return the value of a JSON text.
+    """Parse a JSON document.
 
     Args:
         text: JSON document.
         where: Name of the document's file, for errors.
 
     Raises:
-        PinnError: If the text is not JSON, has a key twice or nests too deeply.
+        PinnError: If the text is not JSON, has a duplicate key or is nested too deeply.
     """
 
     def mapping(pairs: list[tuple[str, Json]]) -> JsonObject:
@@ -215,10 +215,10 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def json_object(text: str, flag: str, example: str) -> JsonObject:
-    """Return the JSON object that a flag's text contains.
+    """Parse the JSON object that is given as a flag's value.
 
     Raises:
-        PinnError: If the text is not a JSON object; the message has an example.
+        PinnError: If the text is not a JSON object; the message includes an example.
     """
     try:
         found = parse_json(text, flag)
@@ -245,24 +245,24 @@ def _too_deep(where: str) -> PinnError:
 
 
 def read_yaml(path: Path) -> object:
-    """Return the value of a YAML or JSON file.
+    """Return the parsed content of a YAML or JSON file.
 
     Raises:
-        PinnError: If the file cannot be read or is not YAML; the message names file and line.
+        PinnError: If the file cannot be read or is not YAML; the message gives the file and line.
     """
     return parse_yaml(read_text(path, MOST_YAML_BYTES, "YAML"), str(path))
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML text.
+    """Parse a YAML document.
 
     Args:
         text: YAML document.
         where: Name of the document's file, for errors.
 
     Raises:
-        PinnError: If the text is not YAML, has a key twice, nests too deeply or has too many
-            values.
+        PinnError: If the text is not YAML, has a duplicate key, is nested too deeply or has too
+            many values.
     """
     try:
         _check_yaml_depth(text, where)
@@ -288,7 +288,7 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def _check_yaml_depth(text: str, where: str) -> None:
-    """Check a YAML text's nesting depth from the parser's events, before any value is built."""
+    """Check a YAML document's nesting depth from parser events, before any value is built."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -350,10 +350,10 @@ class CsvTable:
             raise PinnError(f"{path}: the column {twice[0]!r} occurs twice: remove one of the two")
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the line number and the cells of each row that is not blank.
+        """Yield the line number and the cells of each nonblank row.
 
         Raises:
-            PinnError: If a row is not CSV, or has more or fewer cells than the header.
+            PinnError: If a row is malformed, or has more or fewer cells than the header.
         """
         for cells in self._lines():
             if not cells:
@@ -386,7 +386,7 @@ _SAID = re.compile(r"Input should be (?:a valid (?P<kind>\w+)|(?P<other>.*))")
 
 
 def first_fault(error: ValidationError) -> tuple[str, str]:
-    """Return the place of the first fault of a pydantic ``ValidationError``, and what was expected.
+    """Return the field of the first error in a pydantic ``ValidationError``, and what was expected.
 
     >>> from pydantic import BaseModel, ValidationError
     >>> class Load(BaseModel):

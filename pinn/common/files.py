@@ -34,8 +34,8 @@ def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
 def data_folder(name: str) -> Path:
     """Return the folder ``data/<name>`` of the project.
 
-    A checkout, also in editable mode, has this folder at its root. An installed wheel has it at
-    ``share/pinn/<name>`` of the environment (``data-files`` in pyproject.toml).
+    In a checkout, including an editable install, this folder is at the root. An installed wheel has
+    it at ``share/pinn/<name>`` in the environment (``data-files`` in pyproject.toml).
 
     Raises:
         PinnError: If neither folder exists.
@@ -44,13 +44,13 @@ def data_folder(name: str) -> Path:
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file of the project, in order, as dicts of cell texts."""
+    """Return the rows of one of the project's CSV files, in order, as dicts of strings."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def conf_file(name: str) -> Path:
-    """Return the path of ``conf/<name>``, in the checkout or in an installed wheel.
+    """Return the path of ``conf/<name>`` in the checkout or in an installed wheel.
 
     Raises:
         PinnError: If neither file exists.
@@ -70,7 +70,7 @@ def given_path(text: str | Path) -> Path:
     """Return a path with its ``~`` expanded; the file need not exist.
 
     Raises:
-        PinnError: If no file can have this name, or if access is denied.
+        PinnError: If the path is not a valid file name, or if access is denied.
 
     >>> given_path("models/config.json").name
     'config.json'
@@ -93,7 +93,7 @@ def find_checkpoint(given: Path | str | None = None) -> Path:
     which pinn runs, or the installed checkpoint.
 
     Raises:
-        PinnError: If a named checkpoint does not exist, or none is found.
+        PinnError: If a given checkpoint does not exist, or none is found.
     """
     from_environment = os.environ.get(CHECKPOINT_VARIABLE)
     for named, how in ((given, "--checkpoint"), (from_environment, CHECKPOINT_VARIABLE)):
@@ -125,14 +125,14 @@ def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
     pinn runs, or the installed folder.
 
     Args:
-        given: Folder that the user named; None to search for a folder.
+        given: Folder that the user specified; None to search for a folder.
         checkpoint: Path of the checkpoint in use.
 
     Returns:
-        Path of the folder; None if the user named no folder and none is found.
+        Path of the folder; None if the user specified no folder and none is found.
 
     Raises:
-        PinnError: If the named folder has no surrogates.
+        PinnError: If the given folder contains no surrogates.
     """
     if given is not None:
         if not (given / _FILE).is_file():
@@ -144,13 +144,14 @@ def find_kernels(given: Path | None, checkpoint: Path) -> Path | None:
 
 
 def needed_kernels(checkpoint: Path, what: str) -> Path:
-    """Return the JSON file of the kernel surrogates to use, which may be part of a cache key.
+    """Return the path of the JSON file of the kernel surrogates in use, for use in a cache key.
 
-    The file has the hash of the tensor file beside it, so a cache key of the file covers both.
+    The file contains the hash of the tensor file next to it, so a cache key that includes the JSON
+    file covers both.
 
     Args:
         checkpoint: Path of the checkpoint in use.
-        what: Quantity that needs the surrogates, as the subject of the error.
+        what: Quantity that requires the surrogates, used as the subject of the error message.
 
     Raises:
         PinnError: If :func:`find_kernels` finds no surrogates.
@@ -170,14 +171,14 @@ def needed_kernels(checkpoint: Path, what: str) -> Path:
 def cache_folder() -> Path:
     """Return ``PINN_CACHE``, else ``pinn`` in ``XDG_CACHE_HOME`` or in the system's cache folder.
 
-    Users may delete the content of this folder at any time: results are then recomputed.
+    Users may delete the contents of this folder at any time; results are then recomputed.
     """
     named = os.environ.get("PINN_CACHE")
     return given_path(named) if named else user_cache_path("pinn")
 
 
 def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a temporary file beside ``path`` by ``write``, then rename it to ``path``.
+    """Call ``write`` on a temporary file next to ``path``, then rename that file to ``path``.
 
     The parent folder is created if it is missing. A device such as ``/dev/stdout`` is written
     directly.
@@ -203,18 +204,18 @@ def replace_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write text (as UTF-8) or bytes to a file by :func:`replace_atomically`."""
+    """Write text (as UTF-8) or bytes to a file atomically (:func:`replace_atomically`)."""
     data = content.encode() if isinstance(content, str) else content
     replace_atomically(path, lambda target: target.write_bytes(data))
 
 
 def write_json_file(path: Path, value: object, indent: int = 2) -> None:
-    """Write a value as a JSON file (:func:`json_text`) by :func:`replace_atomically`."""
+    """Write a value to a file as JSON (:func:`json_text`), atomically."""
     write_whole(path, json_text(value, indent) + "\n")
 
 
 def json_text(value: object, indent: int | None = None, *, allow_nan: bool = True) -> str:
-    """Return a value as JSON text; dataclasses inside become mappings of their fields.
+    """Return a value as JSON text; nested dataclasses become objects with their fields as keys.
 
     >>> json_text({"report": ReadReport("a.csv", "1.0", "", 0, 0)})
     '{"report": {"source": "a.csv", "version": "1.0", "sha256": "", "read": 0, ...}}'
@@ -263,7 +264,7 @@ def contents_digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class ReadReport:
-    """Counts of rows from reading one file; every reader returns a report with its rows.
+    """Numbers of rows read, accepted and refused from one file; readers return it with the rows.
 
     Attributes:
         source: Name of the file, such as ``silicon_sample.csv``.
@@ -271,9 +272,9 @@ class ReadReport:
         sha256: SHA-256 of the file's bytes.
         read: Number of rows in the file.
         accepted: Number of accepted rows.
-        refused: Number of refused rows by reason, in the order in which reasons were applied.
-        noted: Number of accepted rows to which a note applies, by note.
-        places: Places of the first refused rows by reason, such as ``run.json, line 3``.
+        refused: Number of refused rows by reason, in the order in which the checks were applied.
+        noted: Number of accepted rows to which each note applies, by note.
+        places: Locations of the first refused rows by reason, such as ``run.json, line 3``.
 
     Raises:
         PinnError: If a count is negative, or if accepted and refused rows do not add up to the
@@ -303,7 +304,7 @@ class ReadReport:
 
     @property
     def located(self) -> dict[str, int]:
-        """Return the number of refused rows for each ``reason (places)``.
+        """Return the number of refused rows by ``reason (locations)``.
 
         >>> ReadReport("a", "", "", 3, 0, {"cut off": 3}, places={"cut off": ["b", "c"]}).located
         {'cut off (b; c; and 1 more)': 3}
@@ -335,7 +336,7 @@ class ReadReport:
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> ReadReport:
-        """Return the report that a JSON object of :meth:`to_json` describes.
+        """Restore a report from the JSON object that :meth:`to_json` returned.
 
         Raises:
             PinnError: If a key is missing or unknown, or the counts do not add up.
@@ -348,7 +349,7 @@ class ReadReport:
 
 
 def _located(places: Sequence[str], count: int) -> str:
-    """Return the known places of refused rows in brackets, and how many further ones there are."""
+    """Return the first locations of refused rows in parentheses, and how many more there are."""
     if not places:
         return ""
     more = [f"and {count - len(places):,} more"] if count > len(places) else []

@@ -1,4 +1,4 @@
-"""Numbers as text for display."""
+"""Formatting of numbers for display."""
 
 import math
 
@@ -7,7 +7,7 @@ _EXPONENT_FROM = 1e9
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Return a number rounded to significant digits, with thousands separators.
+    """Format a number, rounded to significant digits and with thousands separators.
 
     Numbers below 10^9 have no exponent.
 
@@ -34,7 +34,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def amount(count: int, one: str, more: str = "") -> str:
-    """Return a count with its noun; the plural has an s unless ``more`` is given.
+    """Return a count with its noun; the plural adds an "s" unless ``more`` is given.
 
     >>> amount(1, "row"), amount(2500, "row"), amount(2, "row has", "rows have")
     ('1 row', '2,500 rows', '2 rows have')
@@ -43,7 +43,7 @@ def amount(count: int, one: str, more: str = "") -> str:
 
 
 def fixed(value: float) -> str:
-    """Format a number for a table column: all whole digits, at most two decimals.
+    """Format a number for a table column, with all integer digits and at most two decimals.
 
     >>> [fixed(each) for each in (12345.6, 123.45, 6.948, 0.0123, float("nan"))]
     ['12,346', '123.5', '6.95', '0.01', '-']
@@ -53,7 +53,7 @@ def fixed(value: float) -> str:
 
 
 def exact(value: object) -> str:
-    """Format a value as a person types it: all digits of a number, no trailing zeros.
+    """Format a value as a person would type it: every digit of a number, but no trailing zeros.
 
     >>> exact(20.0), exact(0.1), exact(1e6), exact(7), exact("auto")
     ('20', '0.1', '1000000', '7', 'auto')

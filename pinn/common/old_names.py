@@ -1,4 +1,4 @@
-"""Names of the last release that are still accepted, with a note; the next release drops them."""
+"""Deprecated names from the last release, accepted with a note until the next release."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -23,12 +23,12 @@ METHODS: Mapping[str, str] = {", model left out": ", model held out"}
 
 
 def note(old: str, new: str, where: str = "") -> None:
-    """Warn the user that a name is outdated.
+    """Warn the user that a name is deprecated.
 
     Args:
-        old: Outdated name.
+        old: Deprecated name.
         new: Current name.
-        where: File that has the outdated name, if any.
+        where: File that contains the deprecated name, if any.
     """
     place = f"{where}: " if where else ""
     warn_user(
@@ -37,11 +37,11 @@ def note(old: str, new: str, where: str = "") -> None:
 
 
 def current_options(arguments: Sequence[str], known: Collection[str]) -> list[str]:
-    """Replace outdated options in a command's arguments by current ones, with a note for each.
+    """Replace deprecated options in a command's arguments with current ones, with a note for each.
 
     Args:
         arguments: Words after the command's name.
-        known: Current options of the command; only their outdated names are replaced.
+        known: Current options of the command; only their deprecated names are replaced.
     """
     found = []
     for word in arguments:
@@ -55,7 +55,7 @@ def current_options(arguments: Sequence[str], known: Collection[str]) -> list[st
 
 
 def old_arguments(known: Collection[str]) -> dict[str, str]:
-    """Return the current name of each outdated keyword argument of a function.
+    """Return the current name of each deprecated keyword argument of a function.
 
     Args:
         known: Current names of the function's keyword arguments.
@@ -69,7 +69,7 @@ def _keyword(option: str) -> str:
 
 
 def variable(name: str) -> str:
-    """Return an environment variable's value, also if set by an outdated name; empty if not set."""
+    """Return an environment variable's value, also under its deprecated names; empty if not set."""
     for old, new in VARIABLES.items():
         if new == name and not os.environ.get(name) and os.environ.get(old):
             note(old, new)
@@ -78,17 +78,17 @@ def variable(name: str) -> str:
 
 
 def old_variables(name: str) -> list[str]:
-    """Return the outdated names of an environment variable."""
+    """Return the deprecated names of an environment variable."""
     return [old for old, new in VARIABLES.items() if new == name]
 
 
 def current_texts(texts: "pd.Series", names: Mapping[str, str], where: str) -> "pd.Series":
-    """Replace outdated words in a table's texts by current ones, with a note to the user for each.
+    """Replace deprecated words in a table's cells with current ones, with a note for each.
 
     Args:
         texts: Cells of a column, or column names of a table.
-        names: Current words, by outdated words.
-        where: File of the table, for the notes.
+        names: Mapping of deprecated words to current ones.
+        where: File that contains the table, for the notes.
     """
     for old, new in names.items():
         if texts.str.contains(old, regex=False).any():

@@ -6,7 +6,7 @@ from pinn.common.numbers import exact, number
 
 
 def template(package: str, name: str) -> Template:
-    """Return a template in a package's folder; values that fill the template are HTML-escaped."""
+    """Load a template from a package's folder; values inserted into it are HTML-escaped."""
     environment = Environment(
         loader=PackageLoader(package, "."),
         autoescape=select_autoescape(default=True, default_for_string=True),

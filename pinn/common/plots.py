@@ -1,4 +1,4 @@
-"""Style of every plot: markers, hatches, and colours that differ in lightness, readable in grey."""
+"""Style of all plots: markers, hatches, and colours whose lightness also differs in greyscale."""
 
 import io
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ WIDTH = 9.5
 
 
 def log_scale(ax: Axes) -> None:
-    """Make the y axis logarithmic, with ticks at 1, 2 and 5 that are written as plain numbers."""
+    """Make the y axis logarithmic, with ticks at 1, 2, 5, 10, 20, ... as plain numbers."""
     ax.set_yscale("log")
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
@@ -42,7 +42,7 @@ def new_figure(
     sharex: Sharing = False,
     sharey: Sharing = False,
 ) -> tuple[Figure, Shaped[np.ndarray, "rows columns"]]:
-    """Return a figure of page width with a grid of axes, without frames and with small ticks.
+    """Return a page-wide figure with a grid of axes that have no frames and small ticks.
 
     Args:
         height: Height in inches.
@@ -60,7 +60,7 @@ def new_figure(
 
 
 def markers(names: Iterable[str]) -> Looks:
-    """Return a marker and a colour for each name; equal sets of names get equal styles."""
+    """Return a marker and a colour for each name; the same set of names gets the same styles."""
     ordered = sorted(set(names))
     return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(ordered)}
 
@@ -71,7 +71,7 @@ def short(name: str) -> str:
 
 
 def svg(figure: Figure) -> bytes:
-    """Return a figure as SVG with text as outlines; equal figures give equal bytes."""
+    """Return a figure as SVG with text as outlines; identical figures give identical bytes."""
     buffer = io.BytesIO()
     with rc_context({"svg.hashsalt": "pinn"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
@@ -79,7 +79,7 @@ def svg(figure: Figure) -> bytes:
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as PNG; equal figures give equal bytes."""
+    """Return a figure as PNG; identical figures give identical bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

@@ -1,7 +1,7 @@
-"""Progress of long work on standard error: log records, and the current task of a command.
+"""Progress reports on standard error: log records, and the current task of a command.
 
-Modules log to child loggers of ``pinn``. In Python nothing is written unless the caller configures
-:mod:`logging`. Commands run inside :func:`shown`.
+Modules log to child loggers of ``pinn``. When pinn is used as a library, nothing is written unless
+the caller configures :mod:`logging`. Commands run inside :func:`shown`.
 """
 
 import logging
@@ -32,18 +32,18 @@ _WORK = SimpleNamespace(text="", part="", command="", stream=None, is_shown=Fals
 
 
 def note(text: str) -> None:
-    """Log a line of text about the work in progress."""
+    """Log a one-line message about the work in progress."""
     _LOG.info("%s", text)
 
 
 def doing(text: str) -> None:
-    """Set the text of the current task, which is shown only if the task takes long."""
+    """Set the description of the current task, which is shown only if the task takes long."""
     _WORK.text = text
 
 
 @contextmanager
 def status(text: Callable[[], str]) -> Iterator[None]:
-    """Update one line on the terminal while the body runs, in place of other progress.
+    """Update one line on the terminal while the body runs, instead of other progress messages.
 
     Args:
         text: Function that returns the line; another thread calls it every second.
@@ -74,7 +74,7 @@ def status(text: Callable[[], str]) -> Iterator[None]:
 
 
 def still(done: int, total: int, since_s: float) -> str:
-    """Return the estimated time until all parts of some work are finished, as text.
+    """Return the estimated time until all parts of a task are finished, as text.
 
     Args:
         done: Number of finished parts.
@@ -91,7 +91,7 @@ def still(done: int, total: int, since_s: float) -> str:
 
 
 def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
-    """Yield items, and show the number of the current one as the current task."""
+    """Yield items and report the number of the current item as the current task."""
     total = f" of {len(items):,}" if isinstance(items, Sized) else ""
     for number, item in enumerate(items, 1):
         doing(f"{what} {number:,}{total}")
@@ -103,12 +103,12 @@ def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
 def shown(command: str, stream: TextIO, first_s: float = FIRST_S) -> Iterator[None]:
     """Show progress while the body runs: log records and, on a terminal, the current task.
 
-    In a call inside another call's body, the command is shown as a part of the outer command.
+    In a nested call, the command is shown as a part of the outer command.
 
     Args:
         command: Name of the command, at the start of each line.
         stream: Stream to write to, normally standard error.
-        first_s: Time in seconds until the first line about the current task.
+        first_s: Time in seconds after which the current task is first shown.
     """
     doing("")
     if _WORK.is_shown:

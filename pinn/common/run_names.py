@@ -1,4 +1,4 @@
-"""Short names of measured runs, which are files in folders with long or equal names."""
+"""Short names for measured runs, whose files and folders may have long or identical names."""
 
 import re
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ _PAIR = " to "
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return a mapping of each measured run's path to a short name that no other run has.
+    """Return a unique short name for each measured run, by path.
 
-    File names are enough if they differ. Otherwise the parts of the paths that are equal in all
-    runs are dropped. In long names, the words at the start of all folders' names and at the end of
-    all files' names are dropped, too.
+    File names are used if they all differ. Otherwise, path components that all runs share are
+    dropped. In long names, words that all folder names begin with and words that all file names end
+    with are also dropped.
 
     >>> short_names(["a/c1.json", "a/c4.json"])
     {'a/c1.json': 'c1.json', 'a/c4.json': 'c4.json'}
@@ -43,11 +43,11 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 
 def _without(end: int, texts: list[str]) -> list[str]:
-    """Drop the words that all texts begin with, or all texts end with.
+    """Drop the words with which all strings begin, or with which all end.
 
     Args:
         end: 1 to drop words at the start, -1 to drop words at the end.
-        texts: Texts, some of which may be equal.
+        texts: Strings, some of which may be identical.
     """
     words = {text: _WORDS.split(text)[::end] for text in texts}
     if len(words) == 1:

@@ -1,4 +1,4 @@
-"""Output for a terminal: tables, and lines of at most 80 columns."""
+"""Terminal output: tables, and text in lines of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ WIDTH, WIDEST = 80, 100
 
 
 def page(width: int = WIDTH) -> Console:
-    """Return a console that prints tables and text as they are, without interpreting markup.
+    """Return a console that prints tables and text verbatim, without interpreting markup.
 
-    A table whose numbers need more columns is printed wider, never cut.
+    A table whose numbers need more columns is printed wider, never truncated.
     """
     from rich.console import Console
 
@@ -33,7 +33,7 @@ def page(width: int = WIDTH) -> Console:
 
 
 def say(text: str) -> None:
-    """Print lines of text, and fold long lines between words.
+    """Print lines of text, and wrap long lines between words.
 
     >>> say("  8 skipped: " + "of another engine, " * 5)
       8 skipped: of another engine, of another engine, of another engine, of another
@@ -54,7 +54,7 @@ def skipped_lines(counts: Mapping[str, int], verb: str = "skipped") -> list[str]
 
 
 def printed(function: Callable[..., None], *arguments: object, **named: object) -> str:
-    """Return the text that a function prints to standard output."""
+    """Call a function and return the text that it prints to standard output."""
     text = io.StringIO()
     with redirect_stdout(text):
         function(*arguments, **named)
@@ -62,9 +62,9 @@ def printed(function: Callable[..., None], *arguments: object, **named: object) 
 
 
 def as_typed(command: str) -> str:
-    r"""Indent a command, and continue long lines by backslashes as in a shell.
+    r"""Indent a command, and break long lines with backslashes as in a shell.
 
-    If a comment after the command does not fit, it gets a separate line.
+    A trailing comment that does not fit gets a separate line.
 
     >>> print(as_typed("pinn plan --model " + "x" * 60 + " --gpu H100"))
       pinn plan \
@@ -96,9 +96,9 @@ class Column:
         heading: Short heading.
         is_text: Whether the column is aligned and sorted as text.
         least: Minimum width in characters in a terminal; None for no limit.
-        most: Maximum width in characters in a terminal, beyond which a cell is folded; None for no
+        most: Maximum width in characters in a terminal, beyond which a cell is wrapped; None for no
             limit.
-        folds: Whether cells of the column are folded if the terminal is too narrow.
+        folds: Whether cells of the column are wrapped if the terminal is too narrow.
     """
 
     heading: str
@@ -125,7 +125,7 @@ class Grid:
         caption: Text above the table; on an HTML page also the number of measurements, the data and
             the split.
         rows: Rows from top to bottom.
-        gap: Number of blanks between columns in a terminal.
+        gap: Number of spaces between columns in a terminal.
     """
 
     columns: Sequence[Column]
@@ -152,7 +152,7 @@ class Grid:
         self.rows.append(Row(cells, strong))
 
     def _lines(self) -> list[Sequence[str]]:
-        """Headings of the table, followed by its rows."""
+        """Yield the headings of the table, then its rows."""
         return [[column.heading for column in self.columns], *(row.cells for row in self.rows)]
 
     def markdown(self) -> str:
@@ -170,7 +170,7 @@ class Grid:
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
     def __rich__(self) -> Table:
-        """Return the table for a console: no lines, numbers aligned to the right."""
+        """Return the table for a console, without rules and with numbers right-aligned."""
         from rich.cells import cell_len
         from rich.table import Table
 

@@ -1,9 +1,9 @@
-"""Cache of results on disk: values, tables and folders, valid while code and arguments stay equal.
+"""On-disk cache of values, tables and folders, valid while code and arguments are unchanged.
 
     remembered_table(errors_of_fold, rows, split, root=folder)
 
 calls ``errors_of_fold(rows, split)`` once and later reads its table from disk, until the arguments,
-the function or anything that it imports changes. Arguments that do not change the result, such as a
+the function or anything that it imports changes. Arguments that do not affect the result, such as a
 number of processes, are passed in ``aside``.
 """
 
@@ -56,15 +56,15 @@ def call_key(function: Callable[..., object], arguments: tuple[object, ...]) -> 
     """Return the key under which the result of a call is cached.
 
     Args:
-        function: Function of a module. Inner functions are refused, because the variables that they
-            close over would not be part of the key.
-        arguments: Numbers, texts, enums, lists, mappings, sets, arrays and tables of them;
-            dataclasses; objects with a method ``digest`` that returns a text; functions and
-            classes, also with arguments bound by ``partial``. A ``Path`` counts by the content of
-            the file or folder, whatever its name.
+        function: Module-level function. Nested functions are rejected, because the variables that
+            they close over would not be part of the key.
+        arguments: Numbers, strings, enums, lists, mappings, sets, arrays and tables of them;
+            dataclasses; objects with a method ``digest`` that returns a string; functions and
+            classes, also with arguments bound by ``partial``. A ``Path`` contributes the content of
+            its file or folder, not its name.
 
     Raises:
-        PinnError: If the function is not defined in a module, or an argument has another type.
+        PinnError: If the function is not defined at module level, or an argument has another type.
     """
     inner = function.__qualname__ if isinstance(function, FunctionType) else ""
     if not inner or "<" in inner:
@@ -106,7 +106,7 @@ class _Reader:
         return self._object(value) if found is None else found
 
     def _object(self, value: object) -> str:
-        """Return an object's class and a digest of its content; each object is digested once."""
+        """Return an object's class and the hash of its content; each object is hashed once."""
         if id(value) in self._known:
             return self._known[id(value)]
         if callable(digest := getattr(value, "digest", None)):
@@ -134,9 +134,10 @@ class _Reader:
 
 
 def _numbers(value: object) -> Json:
-    """Return the digest of an array or table, or a numpy scalar's value; else None.
+    """Return the hash of an array or table, or a NumPy scalar's value; otherwise None.
 
-    If numpy or pandas is not loaded, no value has its types, so neither library is imported here.
+    If NumPy or pandas has not been imported, no value can have its types, so neither is imported
+    here.
     """
     numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
     if pandas is not None and isinstance(value, pandas.DataFrame):
@@ -166,14 +167,14 @@ def remembered_value(
     root: Path | None = None,
     aside: Mapping[str, object] | None = None,
 ) -> _T:
-    """Return the cached result of ``function(*arguments)``, as read back from JSON.
+    """Return the result of ``function(*arguments)`` from the cache, as read back from JSON.
 
     Args:
-        function: Function of a module.
+        function: Module-level function.
         arguments: All values that determine the result; see :func:`pinn.common.store.call_key`.
         root: Folder of cached results; None for :func:`pinn.common.files.cache_folder`. If the
             folder is not writable, the result is not cached.
-        aside: Keyword arguments that do not change the result.
+        aside: Keyword arguments that do not affect the result.
 
     Raises:
         PinnError: If an argument has a type that cannot be part of a key.
@@ -194,7 +195,7 @@ def find_value(key: CallKey, root: Path | None = None) -> object:
 
 
 def keep_value(key: CallKey, value: object, root: Path | None = None) -> None:
-    """Cache the JSON value of a call that was computed elsewhere, such as by a worker."""
+    """Cache the JSON result of a call that was computed elsewhere, such as in a worker process."""
     with suppress(OSError):  # without a cached result, the next call recomputes it
         files.replace_atomically(
             _value_file(key, root), lambda target: _write_value(key, target, value)
@@ -239,7 +240,7 @@ def _remembered(
     compute: Callable[[], _T],
     write: Callable[[Path, _T], None],
 ) -> _T:
-    """Read the result at ``path``; if it is missing or broken, compute and cache it."""
+    """Read the result at ``path``; if it is missing or corrupt, compute and cache it."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return read(path)
     value = compute()
@@ -256,9 +257,9 @@ def remembered_folder(
 ) -> Path:
     """Return the cached folder that ``function(folder, *arguments)`` has filled.
 
-    If a file is missing from the folder, the function is called again, and finds the files that an
-    interrupted call wrote. If the cache is not writable, the folder is temporary. The arguments are
-    described in :func:`remembered_value`.
+    If a file is missing from the folder, the function is called again and can reuse the files that
+    an interrupted call wrote. If the cache is not writable, a temporary folder is used. The
+    arguments are described in :func:`remembered_value`.
     """
     key = call_key(function, arguments)
     folder = key.place(root)

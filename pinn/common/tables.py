@@ -1,4 +1,4 @@
-"""Tables: rows that readers accept, and CSV files that are safe in a spreadsheet."""
+"""Filtering of rows that readers accept, and CSV files that are safe to open in a spreadsheet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class KeptRows:
-    """Rows that a reader accepts, and counts of refused rows by the first reason that applies.
+    """Mask of rows that a reader accepts, and counts of refused rows by first applicable reason.
 
     Attributes:
         mask: Whether each row is kept, ``[rows]``.
@@ -56,7 +56,7 @@ class KeptRows:
         self.refuse("written twice", repeated)
 
     def report(self, source: str, version: str = "", sha256: str = "") -> ReadReport:
-        """Return the number of rows read, accepted, and refused for each reason, as a report."""
+        """Return a report of the numbers of rows read, accepted, and refused for each reason."""
         kept = int(self.mask.sum())
         return ReadReport(source, version, sha256, len(self.mask), kept, self.refused)
 
@@ -68,7 +68,7 @@ _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def escaped(cell: _T) -> _T | str:
-    """Put an apostrophe in front of a cell's text that begins like a formula.
+    """Prefix a cell's text with an apostrophe if a spreadsheet would read it as a formula.
 
     >>> escaped("=1+1"), escaped("-5"), escaped(-5.0)
     ("'=1+1", '-5', -5.0)
@@ -98,7 +98,7 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
 
     Args:
         path: CSV file.
-        remedy: Instruction to the user for the error if the file is not a table.
+        remedy: What the user should do, for the error if the file is not a table.
         read: Further keyword arguments of ``read_csv``, such as ``dtype``.
 
     Raises:
@@ -116,7 +116,7 @@ def read_frame(path: Path, remedy: str, **read: Any) -> pd.DataFrame:
 
 
 def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
-    """Write a DataFrame as CSV with escaped text; the file is written completely or not at all.
+    """Write a DataFrame as CSV with escaped text, atomically.
 
     Args:
         rows: DataFrame to write, without its index.
@@ -129,10 +129,11 @@ def write_frame(rows: pd.DataFrame, path: Path, **written: Any) -> None:
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
-    """Write mappings as CSV with escaped text; the file is written completely or not at all.
+    """Write mappings as CSV with escaped text, atomically.
 
     Args:
-        rows: Rows with values by column; the columns of the first row are written, in its order.
+        rows: Rows as mappings of column name to value; the first row sets the columns and their
+            order.
         path: CSV file to write.
 
     Raises:
@@ -149,7 +150,7 @@ def write_rows(rows: Sequence[Mapping[str, object]], path: Path) -> None:
 
 
 def write_arrow(table: pa.Table, path: Path, as_json: Callable[[pa.Table], bytes]) -> None:
-    """Write a table as CSV, JSON or Parquet; the file is written completely or not at all.
+    """Write a table as CSV, JSON or Parquet, atomically.
 
     Args:
         table: Table to write; text is escaped in CSV.

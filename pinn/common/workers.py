@@ -1,4 +1,4 @@
-"""Independent tasks: run one after another, in processes of this machine, or on a Ray cluster."""
+"""Independent tasks, run one after another, in processes on this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ _SAME_SIGNAL_S = 1.0
 
 @dataclass(frozen=True)
 class Workers:
-    """Processes of this machine or of a Ray cluster in which independent tasks run.
+    """Processes on this machine or a Ray cluster that run independent tasks.
 
     Attributes:
-        backend: ``processes`` of this machine or ``ray``.
-        count: Number of tasks at a time. With ``processes``, 1 runs tasks in this process, one
+        backend: ``processes`` (on this machine) or ``ray``.
+        count: Number of concurrent tasks. With ``processes``, 1 runs tasks in this process, one
             after another. A running Ray cluster determines the number itself.
         address: Address of a running Ray cluster, whose machines have the working directory under
             the same path. None starts Ray on this machine.
-        torch: Whether tasks use torch. Each task then runs on one thread, as this process would.
-        pool: Running processes to use; None starts new ones for every run.
+        torch: Whether tasks use torch. If so, each task runs on one thread, as it would in this
+            process.
+        pool: Running processes to reuse; None starts new ones for every run.
     """
 
     backend: str = "processes"
@@ -57,7 +58,7 @@ class Workers:
 
     @contextmanager
     def kept(self, *modules: str) -> Iterator[Workers]:
-        """Yield workers whose processes are started once, for several runs.
+        """Yield workers whose processes are started once and reused for several runs.
 
         Args:
             modules: Modules that tasks import; the new processes import them in the background.
@@ -80,13 +81,13 @@ class Workers:
         """Yield the index and result of every task, in the order in which tasks finish.
 
         Args:
-            work: Function of a task that other processes can import.
+            work: Function that runs one task; it must be importable from other processes.
             tasks: Arguments of ``work``; tasks and results are pickled.
 
         Raises:
             PinnError: If Ray is requested but not installed, or its machines do not have the
                 working directory.
-            Exception: Any error of a task, as the task raised it.
+            Exception: Any error that a task raised, unchanged.
         """
         if self.backend == "ray":
             yield from self._on_ray(work, tasks)
@@ -101,7 +102,7 @@ class Workers:
 
     @contextmanager
     def _started(self) -> Iterator[ProcessPoolExecutor]:
-        """Yield a pool whose processes end with this process, or with the enclosed code."""
+        """Yield a pool whose processes end with the body or with this process."""
         pool = new_pool(self.count)
         try:
             yield pool
@@ -143,7 +144,7 @@ class Workers:
 
     @contextmanager
     def _ray(self) -> Iterator[Any]:
-        """Yield the Ray module while Ray runs; Ray ends here only if this call started it."""
+        """Yield the Ray module while Ray runs; Ray is shut down only if this call started it."""
         try:
             import ray
         except ImportError as error:
@@ -169,7 +170,7 @@ def stopping_at_once(kept: str) -> Iterator[None]:
     Only the main thread may handle signals. In other threads the handlers do not change.
 
     Args:
-        kept: Message that states which results are kept, beginning in lower case.
+        kept: Message that states which results are kept; it begins with a lower-case letter.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -185,7 +186,7 @@ def stopping_at_once(kept: str) -> Iterator[None]:
 
 @contextmanager
 def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Let a function handle SIGINT and SIGTERM in the body, and restore the handlers afterwards."""
+    """Handle SIGINT and SIGTERM with a function while the body runs, then restore the handlers."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -196,14 +197,14 @@ def on_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[N
 
 @contextmanager
 def interrupted_once(said: str) -> Iterator[list[int]]:
-    """Make a first SIGINT or SIGTERM raise ``KeyboardInterrupt``, and a second end the process.
+    """Make the first SIGINT or SIGTERM raise ``KeyboardInterrupt``, and the second end the process.
 
     Only the main thread may handle signals. In other threads the handlers do not change. The
     command ``timeout`` sends its signal to the process and then to the process's group: a SIGTERM
-    right after another one counts as the same signal.
+    that immediately follows another is therefore treated as the same signal.
 
     Args:
-        said: Sentence that the first signal prints on stderr.
+        said: Sentence that is printed to stderr at the first signal.
 
     Yields:
         List of the signals received so far.
@@ -233,7 +234,7 @@ def interrupted_once(said: str) -> Iterator[list[int]]:
 
 
 def new_pool(count: int) -> ProcessPoolExecutor:
-    """Return a pool of processes that end with this process; each starts with its first task."""
+    """Return a pool of processes that end with this process; each is started by its first task."""
     # Processes are spawned, because torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(count, mp_context=context, initializer=_end_with_parent)
@@ -252,7 +253,7 @@ def _end_with_parent() -> None:
     """Make a pool's process end when its parent process ends, for whatever reason.
 
     A terminal sends its interrupt to the whole process group, and the command ``timeout`` its
-    signal. The parent decides how to react, so the process gets a group of its own.
+    signal. The parent decides how to react, so the pool's process gets a separate group.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpgid(0, 0)
@@ -269,7 +270,7 @@ def _end_with_parent() -> None:
 def _in_folder(
     folder: Path, uses_torch: bool, work: Callable[[Task], Result], task: Task
 ) -> Result:
-    """Run one task in a folder; Ray would run it where Ray was started."""
+    """Run one task in a given folder; Ray would run it in the folder where Ray was started."""
     if not folder.is_dir():
         machine = os.uname().nodename
         raise PinnError(

@@ -1,4 +1,4 @@
-"""Assumptions behind a prediction, as text: engine release and speculative acceptance rate."""
+"""Sentences on a prediction's assumptions: engine release and speculative acceptance rate."""
 
 from pinn.common.numbers import number
 from pinn.engines.deployment import Deployment
@@ -6,12 +6,12 @@ from pinn.engines.recipe import ASSUMED, measured_line
 
 
 def release_line(deployment: Deployment) -> str:
-    """Return a sentence on the served release and the releases in the training data."""
+    """Return a sentence about the served release and the releases in the training data."""
     return measured_line(deployment.serving.engine, deployment.serving.engine_version)
 
 
 def acceptance_line(deployment: Deployment) -> str | None:
-    """Return a sentence on the acceptance rate of draft tokens; None without speculation."""
+    """Return a sentence about the acceptance rate of draft tokens, or None without speculation."""
     recipe = deployment.recipe
     found = recipe.speculation
     if found is None:
@@ -27,6 +27,6 @@ def acceptance_line(deployment: Deployment) -> str | None:
 
 
 def assumption_lines(deployment: Deployment) -> list[str]:
-    """Return sentences on the engine's release and, with speculation, the acceptance rate."""
+    """Return sentences about the engine's release and, with speculation, the acceptance rate."""
     lines = [release_line(deployment), acceptance_line(deployment)]
     return [line for line in lines if line is not None]

@@ -1,4 +1,4 @@
-"""Engine configurations as keys and values: single ones, lists, grids, and pools of servers."""
+"""Engine configurations as key-value pairs: single ones, lists, grids, and pools of servers."""
 
 import itertools
 import math
@@ -48,19 +48,19 @@ KEYS = ("model", "gpu", "precision", *_FLAGS)
 def canonical(
     configuration: Configuration, where: str = "", spelled: dict[str, str] | None = None
 ) -> Values:
-    """Return a configuration with canonical keys and typed values; keys without value are omitted.
+    """Return a configuration with canonical keys and typed values, without empty values.
 
     Args:
         configuration: Values by key. Keys are as in ``KEYS`` or in another engine's spelling, with
-            dashes or underscores, or short as ``-tp`` or ``tp``; ``quantization`` means
+            dashes or underscores, or abbreviated, such as ``-tp`` or ``tp``; ``quantization`` means
             ``precision``.
-        where: Prefix of error messages, such as the file and the row.
+        where: Prefix for error messages, such as the file and the row.
         spelled: Dictionary to which the user's spelling of each canonical key is added. With it,
             the user's own identifiers (:func:`is_own_id`) are kept; without it, they are unknown
             keys.
 
     Raises:
-        PinnError: If a key is unknown, or a value does not have its flag's type.
+        PinnError: If a key is unknown, or a value has the wrong type for its flag.
     """
     found: Values = {}
     for key, value in configuration.items():
@@ -87,7 +87,7 @@ def canonical(
 
 
 def is_own_id(key: str) -> bool:
-    """Return whether a key is the user's own identifier of a row: ``id``, or ``..._id``."""
+    """Return whether a key is a user-defined row identifier: ``id`` or ``..._id``."""
     return _spelled(key).lower().split("_")[-1] == "id"
 
 
@@ -98,7 +98,7 @@ def _read(name: str, value: object, where: str) -> FlagValue:
 
 @lru_cache(maxsize=65536)
 def _cell(name: str, text: str) -> FlagValue:
-    """Convert a text to the type of the flag ``name``; return None if that fails."""
+    """Convert a string to the type of the flag ``name``; return None if that fails."""
     try:
         return _read(name, text, "")
     except PinnError:
@@ -122,7 +122,7 @@ def _key(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def is_reversed(text: str) -> bool:
-    """Return whether a key sets a flag to the opposite of its own value (``disable_...``)."""
+    """Return whether a key negates a flag, so that its value is inverted (``disable_...``)."""
     return _spelled(text) in _REVERSED
 
 
@@ -131,7 +131,7 @@ def _spelled(text: str) -> str:
 
 
 def make_deployment(configuration: Configuration) -> Deployment:
-    """Return the deployment of one configuration; missing flags have the engine's defaults.
+    """Return the deployment for one configuration; missing flags have the engine's defaults.
 
     Args:
         configuration: A configuration from :func:`canonical`.
@@ -190,7 +190,7 @@ def _model(name: str, precision: str | None) -> ModelSpec:
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:
-    """Warn of a model's weight formats without measured kernels, and of formats used instead."""
+    """Warn if weight formats of a model have no measured kernels, and name the substitutes."""
     stand_ins = {form.name: form.timed_as for form in vars(model.precisions).values()}
     for form, timed_as in stand_ins.items():
         if timed_as:
@@ -202,7 +202,7 @@ _gpu = lru_cache(maxsize=1024)(load_gpu)
 
 
 def forget_files() -> None:
-    """Clear the cached files of models and GPUs.
+    """Clear the in-memory cache of model and GPU files.
 
     A long-running process then reads the files again, and repeats the warnings about models.
     """
@@ -224,7 +224,7 @@ def expand_grid(
     ``spelled`` is as in :func:`canonical`; a grid has no identifiers.
 
     Raises:
-        PinnError: If a key is unknown, a value has the wrong type or a list is empty.
+        PinnError: If a key is unknown, a value has the wrong type, or a list is empty.
 
     >>> [c["gpu"] for c in expand_grid({"gpu": ["H100", "A100"], "tensor_parallel_size": 2})]
     ['H100', 'A100']
@@ -248,7 +248,7 @@ def expand_grid(
 
 
 def check_configurations(count: int, where: str = "") -> None:
-    """Check the number of configurations of a list or grid before they are built.
+    """Check the number of configurations in a list or grid before they are built.
 
     Raises:
         PinnError: If ``count`` exceeds ``MOST_CONFIGURATIONS``.
@@ -262,12 +262,12 @@ def check_configurations(count: int, where: str = "") -> None:
 
 
 def parse_grid(text: str, spelled: dict[str, str] | None = None) -> list[Values]:
-    """Return the configurations of a grid that is written as on the command line.
+    """Parse a grid in command-line notation and return its configurations.
 
     ``spelled`` is as in :func:`canonical`.
 
     Raises:
-        PinnError: If a word of the text is not ``key=value,value``.
+        PinnError: If a word of the text does not have the form ``key=value,value``.
 
     >>> len(parse_grid("gpu=H100,A100 tensor_parallel_size=1,2,4"))
     6
@@ -288,15 +288,15 @@ def parse_grid(text: str, spelled: dict[str, str] | None = None) -> list[Values]
 def make_deployments(
     configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
 ) -> tuple[list[Values], list[Deployment], dict[int, PinnError]]:
-    """Return the deployments of many configurations, and why some configurations were skipped.
+    """Return the deployments for many configurations, and the reasons for skipped configurations.
 
     Args:
         configurations: Configurations from :func:`canonical`.
-        skip_invalid: Whether to skip incompatible configurations, which are in most grids.
+        skip_invalid: Whether to skip incompatible configurations, which occur in most grids.
 
     Returns:
-        The valid configurations; their deployments; and for each skipped configuration its position
-        in ``configurations``, from 1, with the error.
+        The valid configurations; their deployments; and for each skipped configuration its 1-based
+        position in ``configurations``, with the error.
 
     Raises:
         PinnError: If a configuration is incompatible and ``skip_invalid`` is false.
@@ -330,7 +330,7 @@ def read_configurations(path: Path, spelled: dict[str, str] | None = None) -> li
 
     Raises:
         PinnError: If the file is missing, malformed or empty, or has an unknown key or a value of
-            the wrong type; the message names the file and the row.
+            the wrong type; the message gives the file and the row.
     """
     if path.suffix.lower() not in SUFFIXES:
         known = ", ".join(SUFFIXES)
@@ -343,7 +343,7 @@ def read_configurations(path: Path, spelled: dict[str, str] | None = None) -> li
 
 
 def typed_configurations(typed: str | Path, spelled: dict[str, str] | None = None) -> list[Values]:
-    """Return the configurations in a file if the text names a file, or else in a grid."""
+    """Return the configurations from a file if the text is a file name, otherwise from a grid."""
     path = files.given_path(typed)
     grid = "=" in str(typed) and not path.is_file()
     return parse_grid(str(typed), spelled) if grid else read_configurations(path, spelled)
@@ -378,7 +378,7 @@ def _from_tree(path: Path, spelled: dict[str, str] | None) -> list[Values]:
 
 
 def _named(tree: Configuration, where: str) -> Configuration:
-    """Return a mapping unchanged, after checking that all keys are text (YAML has other types)."""
+    """Return a mapping after checking that all keys are strings (YAML allows other types)."""
     other = [key for key in tree if not isinstance(key, str)]
     if other:
         raise PinnError(f"{where}a key must be text, such as gpu, got {other[0]!r:.60}")
@@ -393,19 +393,19 @@ _LAYOUT = "write the number of servers and the flags of each server, such as '2x
 
 
 def parse_pool(text: str, option: str) -> tuple[int, Values]:
-    """Parse the text of a pool of servers, such as ``2x tp=4 ep``.
+    """Parse the description of a pool of servers, such as ``2x tp=4 ep``.
 
     Args:
         text: The number of servers with the suffix ``x`` (default 1), and the settings of each
-            server: flags in short (``tp``) or in full, ``gpu`` and ``precision``, as ``name=value``
-            or, for a switch, as ``name``.
-        option: Name of the option in error messages, such as ``--prefill``.
+            server as ``name=value`` or, for a switch, as ``name``. Names are flags, abbreviated
+            (``tp``) or in full, ``gpu`` and ``precision``.
+        option: Name of the option for error messages, such as ``--prefill``.
 
     Returns:
         The number of servers, and the flags of each server as :func:`canonical` returns them.
 
     Raises:
-        PinnError: If the text is malformed, has no server, or has an unknown flag or value.
+        PinnError: If the text is malformed, specifies no server, or has an unknown flag or value.
 
     >>> parse_pool("2x tp=4 ep", "--prefill")
     (2, {'tensor_parallel_size': 4, 'enable_expert_parallel': True})
@@ -435,7 +435,7 @@ def parse_pool(text: str, option: str) -> tuple[int, Values]:
 
 
 def pool_text(workers: int, flags: Mapping[str, FlagValue]) -> str:
-    """Return the shortest text that :func:`parse_pool` reads as this pool.
+    """Return the shortest description that :func:`parse_pool` parses as this pool.
 
     >>> pool_text(2, {"tensor_parallel_size": 4, "enable_expert_parallel": True})
     '2x tp=4 ep'

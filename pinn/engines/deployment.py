@@ -1,4 +1,4 @@
-"""Deployments: a model on a GPU under an engine's flags, which together determine step times."""
+"""Deployments: a model on a GPU with an engine's flags, which together determine step times."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Draft:
 
     Attributes:
         model: Layers and output head of the draft model.
-        joined: Number of vectors that a projection maps to one hidden state: the token's embedding
-            and outputs of the target model's layers; 0 without a projection. The 16-bit projection
-            is replicated on every GPU.
-        shares_head: Whether the draft model uses the target's output head and embedding.
+        joined: Number of vectors (the token's embedding and outputs of the target model's layers)
+            that a projection maps to one hidden state; 0 without a projection. The 16-bit
+            projection is replicated on every GPU.
+        shares_head: Whether the draft model uses the output head and embedding of the target model.
     """
 
     model: ModelSpec
@@ -62,7 +62,7 @@ class Draft:
 
 @lru_cache(maxsize=1024)
 def draft_of(target: ModelSpec, speculation: Speculation) -> Draft | None:
-    """Return the draft model for a target model; None if drafting does not use the GPU.
+    """Return the draft model for a target model, or None if drafting does not use the GPU.
 
     - Multi-token prediction: one more layer like the model's last one (DeepSeek-V3, arXiv
       2412.19437, section 2.2).
@@ -91,7 +91,7 @@ def _layers(target: ModelSpec, group: LayerGroup, name: str) -> ModelSpec:
 
 
 def _published(draft: str) -> ModelSpec | None:
-    """Return a draft model whose config.json is a local file or in the catalog; else None."""
+    """Return a draft model whose config.json is a local file or in the catalog, otherwise None."""
     if draft and (files.given_path(draft).exists() or find_in_catalog(draft) is not None):
         return load_model(draft)
     return None
@@ -152,11 +152,11 @@ _OTHERS = "prefix caching of recurrent states is not modelled"
 
 
 def with_states(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Set the prefix caching and block size that a model with recurrent states needs.
+    """Set the prefix caching and block size that a model with recurrent states requires.
 
-    The configuration is returned; for a model without recurrent states it is unchanged. vLLM keeps
-    states in KV blocks. A model without keys and values has one block, which covers the longest
-    context. Other engines keep states in a separate pool.
+    The updated configuration is returned; for a model without recurrent states it is unchanged.
+    vLLM keeps states in KV blocks. A model without keys and values has one block, which covers the
+    longest context. Other engines keep states in a separate pool.
 
     Args:
         recipe: Resolved engine configuration from flags and defaults.
@@ -205,7 +205,7 @@ def _with_compressed_keys(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRe
 
 
 def _with_whole_prompts(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
-    """Disable chunked prefill and prefix caching for models with bidirectional attention.
+    """Disable chunked prefill and prefix caching if the model has bidirectional attention.
 
     Tokens of these models attend to later ones, so no part of a prompt can be computed separately.
     Source: vllm 0.33.0 config/model.py: is_chunked_prefill_supported, is_prefix_caching_supported.
@@ -227,7 +227,7 @@ def _with_page_sizes(recipe: EffectiveRecipe, d: Deployment) -> EffectiveRecipe:
 
 
 def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
-    """Return tokens per block of full and of windowed attention, divided by the smaller one.
+    """Return tokens per block of full and of windowed attention, divided by the smaller of the two.
 
     All blocks have the same number of bytes. If the ratio of bytes per token is a whole number,
     layers with fewer bytes per token keep more tokens per block; otherwise the block is padded
@@ -243,13 +243,13 @@ def page_ratios(model: ModelSpec, tp: int) -> tuple[int, int]:
 
 
 def cached_attention(model: ModelSpec) -> Iterator[Attention]:
-    """Yield the attention of each layer group that has its own KV cache, not another layer's."""
+    """Yield the attention of each layer group that does not share another layer's KV cache."""
     mixers = (group.attention for group in model.layer_groups)
     return (m for m in mixers if isinstance(m, Attention) and not m.shares_cache)
 
 
 def keeps_state_ends(d: Deployment) -> bool:
-    """Return whether prefix caching keeps recurrent states at the ends of KV blocks (vLLM).
+    """Return whether vLLM's prefix caching keeps recurrent states at the ends of KV blocks.
 
     A request then needs two blocks for its states instead of one.
 
@@ -264,7 +264,7 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Return the cached elements per token, layer and GPU; MLA's vector is on every GPU."""
+    """Return the cached elements per token, layer and GPU; every GPU has MLA's whole vector."""
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width
@@ -275,7 +275,7 @@ def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model on a GPU under an engine's flags, checked for compatibility.
+    """A model on a GPU with an engine's flags, checked for compatibility.
 
     Attributes:
         model: Served model.
@@ -285,9 +285,9 @@ class Deployment:
 
     Raises:
         RefusedError: If the engine refuses the flags, unless forced.
-        PinnError: If there are no experts to spread, too many replicas, fewer layers than pipeline
-            stages, fewer heads than GPUs, or no kernels on the GPU for mxfp4 experts with mxfp8
-            activations.
+        PinnError: If expert parallelism is set for a model without experts, there are too many
+            replicas, fewer layers than pipeline stages or fewer heads than GPUs, or the GPU has no
+            kernels for mxfp4 experts with mxfp8 activations.
     """
 
     model: ModelSpec
@@ -297,7 +297,7 @@ class Deployment:
 
     @cached_property
     def recipe(self) -> EffectiveRecipe:
-        """Return the resolved engine configuration: flags as given, all others by default."""
+        """Return the resolved engine configuration, with defaults for flags that are not given."""
         found = effective_recipe(self.serving, self.gpu, self.model.model_type)
         engine = self.serving.engine
         version = recipes.served_release(engine, self.serving.engine_version)
@@ -307,7 +307,7 @@ class Deployment:
 
     @property
     def longest_context(self) -> int:
-        """Return the maximum context of a served request, in tokens."""
+        """Return the maximum context length of a request, in tokens."""
         return self.serving.max_model_len or self.model.max_position
 
     @cached_property
@@ -355,7 +355,7 @@ class Deployment:
 
     @property
     def kv_cache_precision(self) -> Precision:
-        """Return the KV cache's number format: the flag's, or the checkpoint's for ``auto``."""
+        """Return the KV cache's number format: the flag's or, for ``auto``, the checkpoint's."""
         return self.kv_precision(self.recipe)
 
     def kv_precision(self, recipe: EffectiveRecipe) -> Precision:
@@ -367,7 +367,7 @@ class Deployment:
 
     @property
     def decode_attention_time(self) -> float:
-        """Return the ratio of the engine's decode attention time to that of vLLM's kernels."""
+        """Return the ratio of the engine's decode attention time to that with vLLM's kernels."""
         if self.recipe.decode_kernels == kernel_choice.AUTO or not self._is_hopper:
             return 1.0
         wide = self.kv_cache_precision.bytes_per_weight >= ACTIVATION_BYTES
@@ -379,14 +379,14 @@ class Deployment:
 
     @property
     def expert_kernels(self) -> str:
-        """Return the experts' kernels; ``AUTO`` for those measured as the engine's own choice.
+        """Return the experts' kernels; ``AUTO`` if they were measured as the engine's default.
 
-        Which kernels ``AUTO`` stands for depends on weight format and GPU, as measured with vLLM
-        0.24.0. All other kernels have separate measurements.
+        ``AUTO`` stands for the kernels that vLLM 0.24.0 selected in the measurements, depending on
+        weight format and GPU. All other kernels have separate measurements.
 
-        - Block-scaled fp8: Triton on Hopper (CUTLASS if whole experts are spread over GPUs), and
-          TensorRT-LLM's kernel on data-center Blackwell. CUTLASS is therefore separate on Hopper if
-          experts are not spread, and Triton on Blackwell.
+        - Block-scaled fp8: Triton on Hopper (CUTLASS if whole experts are distributed over GPUs),
+          and TensorRT-LLM's kernel on data-center Blackwell. CUTLASS is therefore separate on
+          Hopper if experts are not distributed, and Triton is on Blackwell.
         - nvfp4: TensorRT-LLM's kernel on data-center Blackwell, so CUTLASS is separate there.
         - mxfp4: kernels other than Marlin on Hopper and Blackwell, so Marlin is separate there
           (vLLM's VLLM_MXFP4_USE_MARLIN). On other GPUs, ``AUTO`` is Marlin.
@@ -413,7 +413,7 @@ class Deployment:
 
     @property
     def sampling(self) -> Sampling:
-        """Return the sampling settings of draft tokens: from flags, or else from the model."""
+        """Return the sampling settings for draft tokens: from flags, or else from the model."""
         flags = self.serving
         base = self.model.sampling if flags.generation_config == "auto" else Sampling()
         return models.overridden(base, flags.override_generation_config)

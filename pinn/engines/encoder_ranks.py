@@ -12,8 +12,8 @@ class EncoderRanks(NamedTuple):
     """Numbers of GPUs that share a multimodal model's encoder.
 
     Attributes:
-        layers: Number of GPUs among which each of the encoder's matrices is divided.
-        items: Number of GPUs over which images are spread; each GPU has a whole encoder.
+        layers: Number of GPUs over which each of the encoder's matrices is sharded.
+        items: Number of GPUs over which images are distributed; each GPU has a whole encoder.
     """
 
     layers: int
@@ -21,7 +21,7 @@ class EncoderRanks(NamedTuple):
 
     @property
     def description(self) -> str:
-        """Return a text on how GPUs share the encoder's work; empty for a single GPU."""
+        """Describe how GPUs share the encoder's work; empty for a single GPU."""
         if self.items > 1:
             return f"images are spread over {self.items} GPUs"
         return f"matrices are divided among {self.layers} GPUs" if self.layers > 1 else ""
@@ -30,9 +30,8 @@ class EncoderRanks(NamedTuple):
 def encoder_ranks(deployment: Deployment, encoder: EncoderSpec) -> EncoderRanks:
     """Return how the GPUs of a replica share a multimodal model's encoder.
 
-    In models without support for ``--mm-encoder-tp-mode data``, matrices are divided in any mode.
-    Sources: vLLM 0.33.0 config/model.py; model_executor/models/vision.py:
-    is_vit_use_data_parallel.
+    In models that do not support ``--mm-encoder-tp-mode data``, matrices are sharded in any mode.
+    Sources: vLLM 0.33.0 config/model.py; model_executor/models/vision.py: is_vit_use_data_parallel.
     """
     ranks = deployment.recipe.tensor_parallel_size
     if encoder.replicated:
@@ -43,14 +42,14 @@ def encoder_ranks(deployment: Deployment, encoder: EncoderSpec) -> EncoderRanks:
 
 
 def ignores_data_mode(deployment: Deployment, encoder: EncoderSpec) -> bool:
-    """Return whether ``--mm-encoder-tp-mode data`` is given for an encoder without support."""
+    """Return whether ``--mm-encoder-tp-mode data`` is set but not supported by the encoder."""
     asked = deployment.serving.mm_encoder_tp_mode == DATA
     is_shared = deployment.recipe.tensor_parallel_size > 1
     return asked and is_shared and encoder_ranks(deployment, encoder).items == 1
 
 
 def _is_spread(deployment: Deployment, is_indivisible: bool) -> bool:
-    """Return whether images are spread over GPUs that each have a whole encoder.
+    """Return whether images are distributed over GPUs that each have a whole encoder.
 
     Args:
         deployment: Model, GPU and engine configuration.

@@ -36,13 +36,15 @@ class EngineSpec:
 
     Some fields have no flag in vLLM:
 
-    - ``activation_reserve_bytes``: vLLM measures these bytes at start. A given value replaces
-      the estimate of ``pinn.memory``.
-    - ``replicas``: separate servers. Like data-parallel ranks, they share a load balancer.
-    - ``data_parallel_routing``: ``round_robin`` means an external load balancer.
+    - ``activation_reserve_bytes``: vLLM measures this number of bytes at startup. A given value
+      overrides the estimate by ``pinn.memory``.
+    - ``replicas``: number of separate servers. Like data-parallel ranks, they share a load
+      balancer.
+    - ``data_parallel_routing``: routing policy; ``round_robin`` means an external load balancer.
     - ``router`` and its settings: see ``pinn.engines.routers``.
     - ``kv_transfer_*``: transfer of keys and values between prefill and decode workers.
-    - ``reject_long_requests``: without it, a workload with too long requests is refused.
+    - ``reject_long_requests``: whether overlong requests are rejected one by one; otherwise, a
+      workload that contains any is refused.
 
     An ``api_server_count`` of None means one server per data-parallel rank
     (``vllm/entrypoints/cli/serve.py``), or a single one without ``v1_multiprocessing``.
@@ -214,7 +216,7 @@ class EngineSpec:
 
     @property
     def scorer_weights(self) -> dict[str, float]:
-        """Return the weight of each score by which a prefix-aware router ranks servers."""
+        """Return the weight of each score that a prefix-aware router uses to rank servers."""
         return read_weights(self.router_weights)
 
     @property
@@ -224,7 +226,7 @@ class EngineSpec:
 
     @property
     def connects(self) -> bool:
-        """Return whether vLLM stores the second tier through a KV connector."""
+        """Return whether vLLM accesses the second cache tier through a KV connector."""
         return bool(self.kv_offloading_size or self.kv_transfer_config)
 
     @property

@@ -1,4 +1,4 @@
-"""Kernels that an engine chooses for decode attention and for experts."""
+"""Kernels that an engine selects for decode attention and for experts."""
 
 from dataclasses import replace
 from functools import cache
@@ -41,15 +41,15 @@ MARLIN_FORMAT = "int4_wo"
 #: measured under the engine's own selection.
 @cache
 def kernel_names() -> dict[str, str]:
-    """Return the kernels (such as ``AUTO``) that each name in ``kernel_names.csv`` stands for."""
+    """Return the kernels, such as ``AUTO``, that each name in ``kernel_names.csv`` denotes."""
     return {row["name"]: row["kernels"] for row in engine_rows("kernel_names.csv")}
 
 
 def named_kernels(name: str) -> str:
-    """Return the kernels (``AUTO``, ``TRITON``, ``CUTLASS``, ``MARLIN``) that a name stands for.
+    """Return the kernels (``AUTO``, ``TRITON``, ``CUTLASS``, ``MARLIN``) that a name denotes.
 
     Raises:
-        PinnError: If no engine has kernels of this name.
+        PinnError: If no engine has kernels with this name.
     """
     found = kernel_names().get(name.lower())
     if found is None:
@@ -61,10 +61,10 @@ def named_kernels(name: str) -> str:
 
 
 def known_kernels(name: str) -> str:
-    """Return a name of expert kernels in lower case; raise an error if no engine has them.
+    """Return a name of expert kernels in lower case, after checking that an engine has them.
 
     Raises:
-        PinnError: If no engine has kernels of this name.
+        PinnError: If no engine has kernels with this name.
     """
     named_kernels(name)
     return name.lower()
@@ -73,7 +73,7 @@ def known_kernels(name: str) -> str:
 def with_release_kernels(
     recipe: EffectiveRecipe, model: ModelSpec, gpu: GpuSpec, engine: str, version: str
 ) -> EffectiveRecipe:
-    """Set the release's default expert kernels, unless a flag sets the kernels.
+    """Set the release's default expert kernels unless a flag selects the kernels.
 
     Args:
         recipe: Resolved engine configuration from flags and defaults.

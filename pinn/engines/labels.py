@@ -7,7 +7,7 @@ from pinn.specs.serving import VLLM, ServingSpec
 
 
 def hardware_label(deployment: Deployment) -> str:
-    """Return GPU, attention parallelism, formats and engine as text: ``H100-SXM TP 8 bf16``."""
+    """Return GPU, attention parallelism, formats and engine, such as ``H100-SXM TP 8 bf16``."""
     recipe, engine = deployment.recipe, deployment.serving.engine
     ranks = {"PP": recipe.pipeline_parallel_size, "DP": recipe.data_parallel_size}
     parts = [deployment.gpu.name, f"TP {recipe.tensor_parallel_size}"]
@@ -18,7 +18,7 @@ def hardware_label(deployment: Deployment) -> str:
 
 
 def format_label(deployment: Deployment) -> str:
-    """Return the weight formats of attention and feed-forward layers as text, once if equal."""
+    """Return the weight formats of attention and feed-forward layers, or one if identical."""
     formats = deployment.model.precisions
     ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
     names = dict.fromkeys([formats.attention.name, ffn.name])
@@ -33,9 +33,9 @@ def step_limits(deployment: Deployment) -> str:
 
 
 def server_label(deployment: Deployment) -> str:
-    """Return model, GPU, formats, engine release and all flags not at their default, as text.
+    """Return model, GPU, formats, engine release and all non-default flags, as text.
 
-    The release is marked as assumed if none was given.
+    The release is marked as assumed if the user gave none.
     """
     serving = deployment.serving
     release = f"{serving.engine} {served_release(serving.engine, serving.engine_version)}"

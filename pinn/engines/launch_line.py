@@ -35,8 +35,8 @@ class Known(NamedTuple):
 
     Attributes:
         kind: Effect on predictions: ``TAKEN`` (sets a field), ``NO_EFFECT`` or ``UNMODELLED``.
-        takes: Arguments of the flag: ``SWITCH`` for none, ``VALUE`` for one, ``VALUES`` for
-            several.
+        takes: Number of arguments of the flag: ``SWITCH`` for none, ``VALUE`` for one, ``VALUES``
+            for several.
         field: Field of ``ServingSpec`` or ``EngineSpec`` that the flag sets. With the prefix ``!``,
             the field is set to the opposite value. The prefix ``:`` names a function of
             ``pinn.engines.launch_values``.
@@ -49,7 +49,7 @@ class Known(NamedTuple):
 
 @cache
 def known_flags(engine: str) -> dict[str, Known]:
-    """Return how each flag of an engine is treated, by the flag's name with dashes."""
+    """Return how each flag of an engine is treated, by flag name with dashes."""
     return {
         name: Known(row["kind"], row["takes"], row["field"])
         for row in engine_rows("launch_flags.csv")
@@ -59,7 +59,7 @@ def known_flags(engine: str) -> dict[str, Known]:
 
 
 def unknown_flag(engine: str, name: str) -> PinnError:
-    """Return the error for an unknown flag, which names the nearest known flag."""
+    """Return the error for an unknown flag; the message suggests the most similar known flag."""
     close = difflib.get_close_matches(name, sorted(known_flags(engine)), n=1, cutoff=0.5)
     meant = f": did you mean {close[0]}?" if close else f": omit {name}"
     return PinnError(f"{name} is not a known flag of {engine}{meant}")
@@ -87,10 +87,10 @@ class Launch:
         release: Release of the engine, from the image's tag or as given; empty if unknown.
         configuration: ``model``, ``precision``, ``force`` and fields of ``ServingSpec`` and
             ``EngineSpec``.
-        taken: Flags and variables that affect predicted times, as typed.
-        no_effect: Flags and variables that do not affect predicted times, as typed.
-        unmodelled: Flags and variables that may affect times but are not modelled, with the
-            assumption made.
+        taken: Flags and environment variables that affect predicted times, as typed.
+        no_effect: Flags and environment variables that do not affect predicted times, as typed.
+        unmodelled: Flags and environment variables that may affect times but are not modelled, with
+            the assumption made instead.
     """
 
     engine: str
@@ -115,12 +115,12 @@ def read_launch(command: str, gpu: GpuSpec | None = None, release: str = "") -> 
     Args:
         command: Command as typed in a shell, possibly with variables, a container image and line
             breaks.
-        gpu: GPU of the server, which decides the effect of some variables.
-        release: Release of the engine, if the command has no image that names it.
+        gpu: GPU of the server, which determines the effect of some environment variables.
+        release: Release of the engine, used if the command has no container image that states it.
 
     Raises:
         PinnError: If the command starts no known engine, names no model, or has an unknown flag;
-            the message then names the nearest flag.
+            the message then suggests the most similar flag.
     """
     words = launch_values.words_of(command)
     found = read_arguments(words.engine, words.arguments, words.release or release)
@@ -142,8 +142,8 @@ def read_arguments(
     Args:
         engine: One of ``ENGINES``.
         arguments: Words of the command after the program.
-        release: Release of the engine, which decides the meaning of some flags.
-        only_known: Whether to skip unknown flags, for commands that an engine has accepted.
+        release: Release of the engine, which determines the meaning of some flags.
+        only_known: Whether to skip unknown flags, for commands that an engine is known to accept.
 
     Raises:
         PinnError: If the arguments name no model, or have an unknown flag.
@@ -208,7 +208,7 @@ def _pairs(engine: str, arguments: list[str], only_known: bool) -> Iterator[tupl
 
 
 def _values(rest: list[str]) -> int:
-    """Return the number of words that precede the next flag of a command."""
+    """Return the number of words before the next flag of a command."""
     return next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
 
 
@@ -226,14 +226,14 @@ def _known(engine: str, name: str) -> Known:
 
 
 def _on(known: Mapping[str, Known], name: str) -> str:
-    """Return the switch that a ``--no-`` flag turns off; return any other flag unchanged."""
+    """Return the switch that a ``--no-`` flag disables; return any other flag unchanged."""
     on = f"--{name.removeprefix('--no-')}"
     off = name.startswith("--no-") and name not in known and on in known
     return on if off and known[on].takes == SWITCH else name
 
 
 def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the flags in a YAML file, or in YAML or JSON text; nested keys are joined by dots."""
+    """Yield the flags in a YAML file, or in YAML or JSON text; nested keys are joined with dots."""
     inline = path.lstrip().startswith("{") or (":" in path and not Path(path).is_file())
     tree = parse_yaml(path, "--serve: options") if inline else read_yaml(Path(path))
     if not isinstance(tree, dict):
@@ -254,7 +254,7 @@ def _of_file(engine: str, path: str) -> Iterator[tuple[str, object]]:
 
 
 def _gathered(engine: str, pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Return the last value of each flag; dotted keys are joined to one JSON object."""
+    """Return the last value of each flag; dotted keys are merged into one JSON object."""
     known, found = known_flags(engine), dict[str, object]()
     for name, value in pairs:
         name = _PARTS.get(name, name) if engine == VLLM else name
@@ -310,7 +310,7 @@ def _take(found: Launch, name: str, value: object) -> None:
 
 
 def _as_typed(name: str, value: object) -> str:
-    """Return a flag and its value as a shell command has them; ``--no-...`` if disabled."""
+    """Return a flag and its value as typed in a shell; ``--no-...`` for a disabled switch."""
     if value is True:
         return name
     if value is False and name.startswith("--"):
@@ -343,8 +343,8 @@ def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) ->
 def _runs_mxfp4(model: str, gpu: GpuSpec | None) -> bool:
     """Return whether a model's mxfp4 experts can run with both 16-bit and 8-bit activations.
 
-    A variable selects between them. Both exist for mxfp4 checkpoints on compute capability 10.x
-    (``vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend``).
+    An environment variable selects between them. Both exist for mxfp4 checkpoints on compute
+    capability 10.x (``vllm 0.15.1 quantization/mxfp4.py: get_mxfp4_backend``).
     """
     if gpu is not None and not 10 <= gpu.compute_capability < 11:
         return False

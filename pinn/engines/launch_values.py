@@ -1,4 +1,4 @@
-"""Parts of a launch command, and effects of its flags' values on the configuration."""
+"""Parts of a launch command, and the effects of its flag values on the configuration."""
 
 import re
 import shlex
@@ -33,7 +33,7 @@ class Words(NamedTuple):
 
     Attributes:
         engine: One of ``ENGINES``.
-        release: Release in the tag of the container image; empty without an image.
+        release: Release from the tag of the container image; empty without an image.
         variables: Environment variables that the command sets.
         arguments: Arguments of the engine.
     """
@@ -48,7 +48,7 @@ def words_of(command: str) -> Words:
     """Split a launch command into engine, release, variables and arguments.
 
     Raises:
-        PinnError: If quotes do not match, or the command starts no known engine.
+        PinnError: If quotes are unbalanced, or the command starts no known engine.
 
     >>> words_of("VLLM_USE_V1=1 vllm serve Qwen/Qwen3-8B -tp 2 > log &").arguments
     ['Qwen/Qwen3-8B', '-tp', '2']
@@ -87,11 +87,11 @@ _LISTED = re.compile(r"\s*(?:[\[{]|- |(?:command|args|image|env|name):\s)")
 def _shell_line(text: str) -> str:
     """Convert a list of arguments or a Kubernetes container to the equivalent shell command.
 
-    Of a container, ``command``, ``args``, ``image`` and ``env`` are read. Arguments without a
-    program are arguments of vLLM's image.
+    The fields ``command``, ``args``, ``image`` and ``env`` of a container are read. Arguments
+    without a program are interpreted as arguments of vLLM's image.
 
     Raises:
-        PinnError: If the text is not YAML, or contains something else.
+        PinnError: If the text is not YAML, or is neither a list of arguments nor a container.
     """
     found = documents.parse_yaml(text, "--serve")
     if isinstance(found, list) and len(found) == 1 and isinstance(found[0], dict):
@@ -120,7 +120,7 @@ def _shell_line(text: str) -> str:
 
 
 def _image(words: list[str]) -> tuple[int, str, str]:
-    """Return a container image's position in the command, engine and release; -1 without one."""
+    """Return the container image's position in the command (-1 if none), its engine and release."""
     is_container = {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}
     for i, word in enumerate(words if is_container else ()):
         match = _IMAGE.fullmatch(word.replace("#", "/"))
@@ -154,11 +154,11 @@ def _arguments(words: list[str]) -> list[str]:
 class Read(NamedTuple):
     """Effect of a launch flag on a configuration.
 
-    Without fields and assumption, the flag has no effect.
+    If both attributes are empty, the flag has no effect.
 
     Attributes:
-        fields: Value of each key of a configuration that the flag sets.
-        assumed: Description of an aspect that is not modelled; empty if the flag is modelled.
+        fields: Configuration values that the flag sets, by key.
+        assumed: Description of the assumption made for an unmodelled flag; empty if it is modelled.
     """
 
     fields: Mapping[str, object] = {}
@@ -170,11 +170,11 @@ NOTHING = Read()
 
 @cache
 def _words(kind: str) -> dict[str, str]:
-    """Return the meaning of each word of one type in ``data/engines/launch_words.csv``.
+    """Return the meaning of each word in one category of ``data/engines/launch_words.csv``.
 
     Args:
-        kind: Type of words: ``cache`` for formats of the KV cache; ``graphs`` for modes of CUDA
-            graphs; ``quiet`` for keys of a compilation config without effect on the modelled
+        kind: Category of words: ``cache`` for formats of the KV cache; ``graphs`` for modes of CUDA
+            graphs; ``quiet`` for keys of a compilation config that do not affect the modelled
             kernels and graphs.
     """
     rows = engine_rows("launch_words.csv")
@@ -185,7 +185,7 @@ _PASSES = ("fuse_allreduce_rms", "enable_fi_allreduce_fusion")
 
 
 def whole_number(text: str) -> object:
-    """Convert a text such as ``32k`` or ``1M`` to a number; other text is unchanged.
+    """Convert a string such as ``32k`` or ``1M`` to a number; other strings are unchanged.
 
     As in vLLM, lower-case suffixes are decimal and upper-case suffixes binary (``vllm 0.15.1
     vllm/engine/arg_utils.py: human_readable_int``).
@@ -260,7 +260,7 @@ def _all_to_all(value: Any, _: str = "") -> Read:
 def _balance(value: Any, _: str = "") -> Read:
     """Return the effect of TensorRT-LLM's flag that balances attention data parallelism.
 
-    If the flag is true, without a number of steps, prompts wait 50 steps for further prompts.
+    If the flag is true but sets no number of steps, prompts wait 50 steps for further prompts.
     """
     if isinstance(value, bool) or str(value).lower() in ("true", "false"):
         on = str(value).lower() == "true"
@@ -385,10 +385,10 @@ _LMCACHE = {
 
 
 def connector_variable(configuration: Mapping[str, Any], name: str, value: str) -> Read | None:
-    """Return the field that an environment variable of LMCache sets; None if it sets none.
+    """Return the field that an LMCache environment variable sets, or None if it sets none.
 
-    Without LMCache as KV connector, its variables set nothing. Values in ``--kv-transfer-config``
-    override the variables.
+    Unless LMCache is the KV connector, its variables have no effect. Values in
+    ``--kv-transfer-config`` override the variables.
     """
     if name not in _LMCACHE:
         return None
@@ -403,7 +403,7 @@ def connector_variable(configuration: Mapping[str, Any], name: str, value: str) 
 
 
 def variable_read(name: str, on: bool) -> Read | None:
-    """Return the effect of an environment variable that is on or off; None if unknown.
+    """Return the effect of an on/off environment variable, or None if it is unknown.
 
     Each state (on or off) of a variable that has an effect is a row of
     ``data/engines/launch_variables.csv``.

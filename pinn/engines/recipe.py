@@ -28,21 +28,21 @@ _RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True)
 class Default:
-    """One row of a table of defaults; a condition whose column is empty is always met.
+    """One row of the table of defaults; an empty condition is always met.
 
     Attributes:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         flag: Field of ``ServingSpec``; for expert kernels, the number format of their weights.
         since: First release in which the default applies; None for no lower limit.
         until: First release in which the default no longer applies; None for no upper limit.
-        gpu: Regular expression for a part of the GPU's name in lower case; empty for any GPU.
-        limits: Minimum (included) and maximum (excluded) of the GPU's memory in GiB, of its compute
+        gpu: Regular expression that matches part of the GPU's lower-case name; empty for any GPU.
+        limits: Inclusive minimum and exclusive maximum of the GPU's memory in GiB, of its compute
             capability and of the tensor-parallel size.
         models: Values of ``model_type`` to which the default applies; empty for any.
-        spread: Ways to distribute experts to which the default applies, out of ``tp``, ``ep`` and
-            ``dp``; empty for any.
-        value: Value that the flag has by default, as text.
-        assumed: Whether the default is an assumption, not read in the engine's source.
+        spread: Distributions of experts to which the default applies: any of ``tp``, ``ep`` and
+            ``dp``; empty for all.
+        value: Default value of the flag, as text.
+        assumed: Whether the default is an assumption rather than read from the engine's source.
         source: Source of the default: release and file.
     """
 
@@ -73,7 +73,7 @@ class Default:
 
 @lru_cache(maxsize=1024)
 def release(version: str) -> Release:
-    """Return the numbers of a version, without suffixes such as ``rc1``.
+    """Return the numeric components of a version, without suffixes such as ``rc1``.
 
     Raises:
         PinnError: If the version does not begin with a number.
@@ -97,7 +97,7 @@ def engine_rows(name: str) -> list[dict[str, str]]:
 
 
 def typed(kind: Any, text: str) -> object:
-    """Convert a text in a table to the type of a field; ``yes`` means true."""
+    """Convert a table cell to the type of a field; ``yes`` means true."""
     return text == "yes" if kind is bool else kind(text)
 
 
@@ -160,9 +160,9 @@ def release_kernels(
         version: Release as in ``--engine-version``.
         form: Number format of the experts' weights.
         gpu: GPU of the deployment.
-        spread: Distribution of the experts. With ``tp``, each expert is split over tensor-parallel
-            GPUs. Whole experts are on those GPUs with ``ep``, or on data-parallel ranks with
-            ``dp``.
+        spread: Distribution of the experts. With ``tp``, each expert is split over the
+            tensor-parallel GPUs. Whole experts are distributed over these GPUs with ``ep``, and
+            over data-parallel ranks with ``dp``.
     """
     lines = (line for line in kernel_defaults() if (line.engine, line.flag) == (engine, form))
     numbers = release(version)
@@ -170,7 +170,7 @@ def release_kernels(
 
 
 def reference_version(engine: str) -> Default:
-    """Return the table row of the release whose defaults apply if the user names no release."""
+    """Return the table row of the release whose defaults apply if the user specifies no release."""
     return _of(engine, "engine_version")[0]
 
 
@@ -179,14 +179,14 @@ _TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
 def served_release(engine: str, version: str) -> str:
-    """Return the release whose defaults apply: the given one, or the newest with known defaults."""
+    """Return the release whose defaults apply: as given, or else the newest with known defaults."""
     return version or reference_version(engine).value
 
 
 def unread_notice(engine: str, version: str) -> str | None:
-    """Return a notice if the defaults of a release are unknown; None if they are known.
+    """Return a notice if the defaults of a release are unknown, otherwise None.
 
-    Releases outside the known range have the defaults of the nearest end of the range.
+    Releases outside the known range get the defaults of the nearest known release.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -227,9 +227,10 @@ ALL = "all"
 
 
 def measured_line(engine: str, version: str) -> str:
-    """Return a sentence on the engine's release and the measured releases in the training data.
+    """Return a sentence about the engine's release and the measured releases in the training data.
 
-    The release decides defaults, kernels and scheduling; the coefficients of step time do not.
+    The release determines defaults, kernels and scheduling. The step-time coefficients do not
+    depend on it.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -295,28 +296,29 @@ ONE_BATCH, ANY_BATCH, STAGGERED = "one_batch", "any_batch", "staggered"
 
 @dataclass(frozen=True)
 class SchedulerRules:
-    """Rules of a scheduler that differ between its releases.
+    """Scheduler rules that differ between releases.
 
     Attributes:
-        pipelined_decodes: Batches in flight that may include a request's decodes with pipeline
-            stages: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
+        pipelined_decodes: With pipeline stages, which of the batches in flight may include a
+            request's decodes: ``ONE_BATCH``, ``ANY_BATCH`` or ``STAGGERED``.
         whole_prompts: Whether a request is admitted only if the cache has room for its whole
             prompt, not just for the first chunk.
         uncached_first: Whether freed blocks without a cached prefix are reused before all other
             free blocks, instead of after them.
         cuts_lone_prompts: Whether the chunk limit also applies if there is only one request.
-        awaits_preempted: Whether a preempted request restarts only after its batches in flight end.
+        awaits_preempted: Whether a preempted request restarts only after its in-flight batches
+            finish.
         group_padding: Ratio of the layers of the more frequent attention type to those of the rarer
             type, below which a KV cache group has as many layers as the more frequent type.
-        windows_in_flight: Whether KV cache memory for a sliding window is extended by the tokens of
-            all batches in flight, instead of those of one batch.
-        mixed_pages: Whether a KV cache block can contain pages (one layer's bytes) of several
+        windows_in_flight: Whether a sliding window reserves additional KV cache for the tokens of
+            all batches in flight, instead of only one batch.
+        mixed_pages: Whether a KV cache block can contain pages (the bytes of one layer) of several
             sizes.
-        state_checkpoints: Types of recurrent layers, separated by spaces, that keep states also
+        state_checkpoints: Types of recurrent layers, separated by spaces, that also keep states
             within a prompt, for prefix caching.
         packs_sparse_keys: Whether the packed fp8 format of sparse attention's keys is used on every
             GPU.
-        pads_eager_ranks: Whether data-parallel ranks are padded to the largest rank also in steps
+        pads_eager_ranks: Whether data-parallel ranks are padded to the largest rank even in steps
             without a CUDA graph. Ranks are never padded if graphs are disabled.
         paces_alone: Whether ``--prefill-schedule-interval`` also applies without data-parallel
             ranks in lockstep.
@@ -405,10 +407,10 @@ class RecipeEntry(TypedDict):
 
 @dataclass(frozen=True)
 class EffectiveRecipe:
-    """Resolved engine configuration of a deployment, in settings that are common to all engines.
+    """Resolved engine configuration of a deployment, in terms of settings common to all engines.
 
-    Parallel sizes refer to layers. ``tensor_parallel_size`` GPUs share an attention layer, and
-    ``data_parallel_size`` groups of this size compute attention of different requests. Whole
+    Parallel sizes are those of the layers. ``tensor_parallel_size`` GPUs share an attention layer,
+    and ``data_parallel_size`` groups of this size compute attention for different requests. Whole
     experts are distributed over ``expert_parallel_size`` GPUs, and each is split over
     ``expert_tensor_parallel_size`` GPUs.
 
@@ -416,16 +418,15 @@ class EffectiveRecipe:
         schedule: Type of schedule: ``FUSED`` or ``PREFILL_FIRST``.
         token_budget: Maximum tokens per step of one replica; under ``PREFILL_FIRST``, per prefill
             step.
-        prompt_budget: Number of prompt tokens from which on a prefill step admits no further
-            request.
-        chunked_prefill: Whether prompts are split into chunks that fit the token budget.
-        chunk_multiple: Number of tokens of which every chunk of a prompt except the last is a
-            multiple.
-        max_requests: Maximum number of running requests of one replica.
+        prompt_budget: Number of prompt tokens at which a prefill step stops admitting requests.
+        chunked_prefill: Whether prompts are split into chunks that fit into the token budget.
+        chunk_multiple: Every chunk of a prompt except the last has a multiple of this number of
+            tokens.
+        max_requests: Maximum number of running requests per replica.
         admission: Admission rule: ``NEXT_STEP``, ``ESTIMATE`` or ``COMPLETION``.
-        admission_share: Share of the maximum output that ``ESTIMATE`` expects initially.
-        foresees_ends: Whether admission counts the whole remaining output of running requests,
-            which stop right at their last token (SGLang from 0.5.22).
+        admission_share: Share of the maximum output length that ``ESTIMATE`` initially expects.
+        foresees_ends: Whether admission counts the whole remaining output of running requests, and
+            requests stop exactly at their last token (SGLang from 0.5.22).
         poll_interval: Number of decode steps between two polls of the queue of new requests.
         prompt_wait_steps: Number of decode steps that new prompts wait for further prompts; 0 for
             no wait.
@@ -433,10 +434,9 @@ class EffectiveRecipe:
             parallelism, one prompt per replica ends it.
         overlap: Whether a step is scheduled while the previous step runs.
         scheduler: Scheduler rules that differ between releases.
-        routing: Rule by which requests are distributed over replicas: ``LEAST_LOADED`` or
-            ``ROUND_ROBIN``.
+        routing: Policy for routing requests to replicas: ``LEAST_LOADED`` or ``ROUND_ROBIN``.
         tensor_parallel_size: GPUs that share an attention layer.
-        data_parallel_size: Number of GPU groups that each have their own requests in attention.
+        data_parallel_size: Number of GPU groups that compute attention for different requests.
         pipeline_parallel_size: Number of pipeline stages of the layers.
         expert_parallel_size: Number of GPUs over which whole experts are distributed.
         expert_tensor_parallel_size: Number of GPUs over which each expert is split.
@@ -449,27 +449,28 @@ class EffectiveRecipe:
         sampler_bytes: Peak bytes per logit during sampling.
         counted_graphs: Models whose CUDA graphs are subtracted from the memory share: ``none``,
             ``experts`` (models with experts or latent attention) or ``all``.
-        counts_longest_requests: Whether the engine logs the tokens of its KV cache as a number of
-            requests of max_model_len tokens.
-        padded_width: Number to a multiple of which the inner width of mxfp4 experts, sliced over
-            GPUs, is padded by default.
+        counts_longest_requests: Whether the engine logs its KV cache size as the number of requests
+            of max_model_len tokens that fit.
+        padded_width: The inner width of mxfp4 experts, sliced over GPUs, is padded by default to a
+            multiple of this number.
         graph_tokens: Maximum tokens of a step with prompts that runs as CUDA graphs; 1 if only
             decodes run as graphs, 0 without graphs.
-        graph_requests: Maximum number of decodes of a decode-only step that runs as a CUDA graph; 0
+        graph_requests: Maximum number of decodes in a decode-only step that runs as a CUDA graph; 0
             for no limit.
         graph_sizes: Numbers of decodes for which graphs are captured; a step is padded to the next
             one. Empty if coefficients were fitted to steps without padding.
         decode_graphs: Part of a decode step that runs as CUDA graphs: ``WHOLE``, ``PIECES`` or
-            ``NOTHING``; the coefficients of step time do not depend on it.
+            ``NOTHING``. The step-time coefficients do not depend on it.
         fused_all_reduce: Whether an all-reduce and the norm after it are one fused kernel.
-        fused_all_reduce_bytes: Maximum message of the fused kernel, in bytes; 0 without fusion.
+        fused_all_reduce_bytes: Maximum message size of the fused kernel, in bytes; 0 without
+            fusion.
         fused_quantization: Whether the fused kernel also quantizes its result.
         all_reduce_latency: Latency of an all-reduce of up to 256 KiB, relative to vLLM's own
             kernel.
-        compiled: Whether eager launches are as fast as with compiled modules, which have fewer
-            kernels and less Python code.
+        compiled: Whether eager launches are as fast as those of compiled modules, which have fewer
+            kernels and less Python overhead.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
-        moe_kernels: Kernels of the experts, as the engine names them; ``AUTO`` if unknown.
+        moe_kernels: The engine's name for the experts' kernels; ``AUTO`` if unknown.
         sampler: Family of kernels that the sampler uses.
         speculation: Settings of speculative decoding; None if it is disabled.
         origins: Origin of each setting, by field name.
@@ -620,7 +621,7 @@ class RecipeFields:
         self.put(name, typed(_KINDS[name], default.value), default.source, kind)
 
     def look_up(self, name: str) -> tuple[Any, Origin]:
-        """Return a flag's value, as given or by default, and the value's origin."""
+        """Return a flag's value, given or default, and the origin of the value."""
         flag, given = FLAGS.get(name), getattr(self.serving, name, None)
         if given not in (None, "", "auto") and (flag is None or given != flag.default):
             return given, Origin(FLAG, flag.spelled_for(self.serving.engine) if flag else name)
@@ -633,7 +634,7 @@ class RecipeFields:
     def put_graphs(
         self, tokens: int, requests: int, sizes: Sequence[int], origin: Origin, decodes: str = WHOLE
     ) -> None:
-        """Set which steps run as CUDA graphs; none do under ``--enforce-eager``."""
+        """Set which steps run as CUDA graphs; with ``--enforce-eager`` none do."""
         if self.serving.enforce_eager:
             tokens, requests, sizes, decodes = 0, 0, (), NOTHING
             origin = self.look_up("enforce_eager")[1]
@@ -644,6 +645,6 @@ class RecipeFields:
         self.origins.update(dict.fromkeys(names, origin))
 
     def recipe(self) -> EffectiveRecipe:
-        """Return the resolved engine configuration from all settings."""
+        """Build the resolved engine configuration from all settings."""
         origins = {name: self.origins[name] for name in _SETTLED}
         return EffectiveRecipe(**{name: self.values[name] for name in _SETTLED}, origins=origins)

@@ -24,12 +24,12 @@ _NOT_ASKED = Origin(recipe.DEFAULT, "default of --speculative-config")
 
 
 def asked_speculation(serving: ServingSpec, model_type: str) -> tuple[Speculation | None, Origin]:
-    """Return the speculative decoding that the flags request, and the origin of its settings.
+    """Return the speculative decoding settings that the flags request, and their origin.
 
     The origin is an assumption if no acceptance rate is given.
 
     Raises:
-        PinnError: If the speculation flags cannot be read, or are combined with pipeline stages.
+        PinnError: If the speculation flags are invalid, or are combined with pipeline stages.
     """
     config = serving.speculative_config
     if config in (NONE, "") or (serving.engine == SGLANG and config.lower() == NONE):
@@ -56,7 +56,7 @@ def _release(serving: ServingSpec) -> recipe.Release:
 
 
 def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
-    """Return why steps are not scheduled ahead with speculation; None if they are.
+    """Return why speculation prevents steps from being scheduled ahead, or None if it does not.
 
     SGLang overlaps steps in its second version of speculation from 0.5.11 on, and for n-grams from
     0.5.14 on.
@@ -111,10 +111,10 @@ def effective_recipe(serving: ServingSpec, gpu: GpuSpec, model_type: str = "") -
 def _shared_recipe(
     serving: ServingSpec, gpu: GpuSpec, model_type: str, _kinds: tuple[type, ...]
 ) -> EffectiveRecipe:
-    """Return the resolved configuration from a cache that models with equal defaults share.
+    """Return the resolved configuration from a cache shared by models with the same defaults.
 
-    ``_kinds``, the types of the flags' values, is a part of the cache key: 1 and 1.0 are equal, but
-    each is shown as the user gave it.
+    ``_kinds``, the types of the flags' values, is part of the cache key: 1 and 1.0 compare equal,
+    but each is shown as the user gave it.
     """
     found = RecipeFields(serving, gpu, model_type)
     found.put_design()
@@ -132,7 +132,7 @@ def _shared_recipe(
 
 
 def _settle_what_flags_say(found: RecipeFields) -> None:
-    """Set the settings that in every engine follow from a single flag."""
+    """Set the settings that follow from a single flag in every engine."""
     flags = {"token_budget": "max_num_batched_tokens", "max_requests": "max_num_seqs"}
     flags |= {"chunked_prefill": "enable_chunked_prefill", "overlap": "async_scheduling"}
     flags |= {"prefix_caching": "enable_prefix_caching", "block_tokens": "block_size"}
@@ -217,8 +217,8 @@ def _settle_all_reduce(found: RecipeFields) -> None:
 
     Without NVLink, all engines use NCCL, so the ratio is 1.
 
-    SGLang and vLLM fuse all-reduce and norm with FlashInfer's copy of TensorRT-LLM's kernel (SGLang
-    0.5.10 layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0
+    SGLang and vLLM fuse all-reduce and norm with TensorRT-LLM's kernel, as included in FlashInfer
+    (SGLang 0.5.10 layers/flashinfer_comm_fusion.py: comm; vLLM 0.16.0
     vllm/compilation/passes/fusion/allreduce_rms_fusion.py). Its latency is assumed to be that of
     TensorRT-LLM's default release.
     """
@@ -241,7 +241,7 @@ _FUSED_LIMITS = "0.11.1"
 
 
 def _settle_fused_bytes(found: RecipeFields) -> None:
-    """Set the maximum message of a fused all-reduce, from vLLM's table or TensorRT-LLM's kernel."""
+    """Set a fused all-reduce's maximum message size, from vLLM's table or TensorRT-LLM's kernel."""
     fused, size = found.values["fused_all_reduce"] and found.gpu.has_nvlink, 0.0
     origin = found.origins["fused_all_reduce"]
     if fused and found.serving.engine != VLLM:
@@ -256,7 +256,7 @@ def _settle_fused_bytes(found: RecipeFields) -> None:
 
 
 def _settle_speculation(found: RecipeFields) -> None:
-    """Set the fields of speculative decoding, and the fields that it disables or limits."""
+    """Set the fields for speculative decoding, and the fields that it disables or limits."""
     drafts, origin = asked_speculation(found.serving, found.model_type)
     found.put("speculation", drafts, origin.text, origin.kind)
     if drafts is None:

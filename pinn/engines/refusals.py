@@ -1,4 +1,4 @@
-"""Compatibility checks for combinations of flags with which an engine would not start."""
+"""Compatibility checks for combinations of flags that an engine refuses at startup."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def requests_per_step(d: Deployment) -> Refusal | None:
 
 
 def whole_prompts(d: Deployment) -> Refusal | None:
-    """Return a refusal if unchunked prompts can exceed the token budget that a flag sets."""
+    """Return a refusal if unchunked prompts can exceed the token budget set by a flag."""
     asked, longest = d.serving.max_num_batched_tokens, d.longest_context
     whole = d.serving.enable_chunked_prefill is False
     refused = asked is not None and whole and asked < longest and runs(d, VLLM)
@@ -45,9 +45,9 @@ def prompt_interval(d: Deployment) -> Refusal | None:
 
 
 def longest_context(d: Deployment) -> Refusal | None:
-    """Return a refusal if the requested context exceeds the model's maximum.
+    """Return a refusal if the requested context length exceeds the model's maximum.
 
-    The remedy names the environment variable that allows longer contexts.
+    The remedy states the environment variable that allows longer contexts.
     """
     variables = {
         VLLM: "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
@@ -61,10 +61,10 @@ def longest_context(d: Deployment) -> Refusal | None:
 
 
 def block_size(d: Deployment) -> Refusal | None:
-    """Return a refusal of KV block sizes that the release or its attention kernels do not support.
+    """Return a refusal if the release or its attention kernels do not support the KV block size.
 
     Before vLLM 0.18, only the sizes in ``_BLOCKS`` are allowed. Models with latent attention or
-    recurrent layers are not checked, because the engine rounds the size up. Flex attention of 0.18
+    recurrent layers are not checked, because the engine rounds the size up. Flex attention in 0.18
     to 0.20 supports any size.
     """
     asked = d.serving.block_size
@@ -90,7 +90,7 @@ def chunk_of_pages(d: Deployment) -> Refusal | None:
 
 
 def cache_format(d: Deployment) -> Refusal | None:
-    """Return a refusal of an fp8_e5m2 KV cache if the checkpoint's format can have cache scales.
+    """Refuse an fp8_e5m2 KV cache if the checkpoint's format can include KV cache scales.
 
     From 0.24.0 on, vLLM accepts compressed-tensors checkpoints without a ``kv_cache_scheme``. Model
     specifications do not record this key, so only block-scaled fp8 is refused.
@@ -103,7 +103,7 @@ def cache_format(d: Deployment) -> Refusal | None:
 
 
 def latent_cache(d: Deployment) -> Refusal | None:
-    """Return a refusal of an fp8 KV cache if MLA runs in Triton before vLLM 0.18."""
+    """Refuse an fp8 KV cache if MLA runs in Triton in a release before vLLM 0.18."""
     hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
     latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
     cached = latent and d.kv_cache_precision.name == "fp8" and not hopper_or_blackwell
@@ -115,11 +115,11 @@ def latent_cache(d: Deployment) -> Refusal | None:
 
 @cache
 def absences() -> dict[tuple[str, str, str], dict[str, str]]:
-    """Return table rows of unsupported models, by engine, part of the name, and model type.
+    """Return the table rows on unsupported models, by engine, part (see below) and model type.
 
     The part is ``model`` or ``mtp`` (multi-token prediction). A row has the name of the
     ``architecture``; ``absent``, the last release without it; and ``since``, the first release with
-    it, or an empty text. ``scripts/read_architectures.py`` reads the table from the engines'
+    it (empty if there is none). ``scripts/read_architectures.py`` reads the table from the engines'
     source.
     """
     rows = engine_rows("architectures.csv")
@@ -127,7 +127,7 @@ def absences() -> dict[tuple[str, str, str], dict[str, str]]:
 
 
 def _absent(d: Deployment, rule: str, line: dict[str, str], otherwise: str) -> Refusal:
-    """Return the refusal for a row of :func:`absences`, with a newer release as remedy if any."""
+    """Return the refusal for a row of :func:`absences`; the remedy is a newer release, if any."""
     remedy = f"use {line['since']} or newer" if line["since"] else otherwise
     told = {"architecture": line["architecture"], "absent": line["absent"]}
     return refusal(d, rule, **told, remedy=remedy)
@@ -142,7 +142,7 @@ def architecture(d: Deployment) -> Refusal | None:
 
 
 def prediction_layer(d: Deployment) -> Refusal | None:
-    """Return a refusal of multi-token prediction if the model or release has no layer for it."""
+    """Refuse multi-token prediction if the model or the release has no prediction layer."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != MTP or d.serving.engine != VLLM:
         return None
@@ -156,7 +156,7 @@ def prediction_layer(d: Deployment) -> Refusal | None:
 
 
 def draft_model(d: Deployment) -> Refusal | None:
-    """Return a refusal of draft models before vLLM 0.15.0, or with another vocabulary size."""
+    """Refuse a draft model before vLLM 0.15.0, or with a vocabulary size unlike the target's."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != DRAFT_MODEL or d.draft is None or not runs(d, VLLM):
         return None
@@ -169,7 +169,7 @@ def draft_model(d: Deployment) -> Refusal | None:
 
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
-    """Return a refusal of draft models or n-grams with attention data parallelism in SGLang."""
+    """Refuse draft models and n-grams with attention data parallelism in SGLang."""
     drafts, algorithm = d.recipe.speculation, d.serving.speculative_config
     apart = drafts is not None and drafts.method in (DRAFT_MODEL, NGRAM)
     refused = apart and d.serving.enable_dp_attention and runs(d, SGLANG)
@@ -190,5 +190,5 @@ RULES: tuple[Callable[[Deployment], Refusal | None], ...] = (
 
 
 def refusal_of(deployment: Deployment) -> Refusal | None:
-    """Return why the engine would refuse a deployment; None if no check fails."""
+    """Return why the engine would refuse a deployment, or None if all checks pass."""
     return next((found for rule in RULES if (found := rule(deployment)) is not None), None)

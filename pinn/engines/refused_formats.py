@@ -1,4 +1,4 @@
-"""Compatibility checks of a model's number formats and of its division over GPUs."""
+"""Compatibility checks of a model's number formats and of how it is sharded over GPUs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Refusal(NamedTuple):
     """Reason why an engine does not start, or why one of its kernels fails.
 
     Attributes:
-        reason: The incompatibility, with its numbers.
-        remedy: Change of flags that avoids the refusal.
-        source: Release and source file of the check, and whether it is assumed for the served
-            release.
+        reason: Description of the incompatibility, with the conflicting numbers.
+        remedy: Flag changes that avoid the refusal.
+        source: Release and source file of the check, and whether the check is assumed for the
+            served release.
     """
 
     reason: str
@@ -39,11 +39,11 @@ class Refusal(NamedTuple):
 
 
 def refusal(d: Deployment, rule: str, **facts: object) -> Refusal:
-    """Return the refusal of a deployment, with the text of a row in ``refusals.csv``.
+    """Return the refusal of a deployment, with the text from a row of ``refusals.csv``.
 
     Args:
         d: The refused deployment.
-        rule: Name of the row.
+        rule: Name of the row in ``refusals.csv``.
         facts: Values of the row's placeholders other than ``engine``, ``version``, ``gpu``,
             ``model`` and ``tp``.
     """
@@ -66,7 +66,7 @@ _READ = re.compile(r"(\w+) (\d[\d.]*)(?: to (\d[\d.]*))?")
 
 
 def _assumed(source: str, d: Deployment) -> str:
-    """Return a remark if a source is of other releases than the served one; empty otherwise."""
+    """Return a remark if a source applies to releases other than the served one, else ""."""
     found, served = _READ.match(source), release_of(d)
     if found is None or found[1] != d.serving.engine:
         return ""
@@ -75,17 +75,17 @@ def _assumed(source: str, d: Deployment) -> str:
 
 
 def version_of(d: Deployment) -> str:
-    """Return the served release, such as ``0.15.1``: the flag's, or the newest known one."""
+    """Return the served release, such as ``0.15.1``: as given, or else the newest known one."""
     return served_release(d.serving.engine, d.serving.engine_version)
 
 
 def release_of(d: Deployment) -> tuple[int, ...]:
-    """Return the numbers of the served release, such as (0, 15, 1)."""
+    """Return the served release as a tuple of numbers, such as (0, 15, 1)."""
     return release(version_of(d))
 
 
 def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
-    """Return whether a deployment runs ``engine`` from release ``least`` to before ``below``."""
+    """Return whether a deployment runs ``engine`` from release ``least`` up to before ``below``."""
     if d.serving.engine != engine:
         return False
     found = release_of(d)
@@ -96,7 +96,7 @@ def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
 
 
 def _mixers(d: Deployment) -> Iterator[tuple[ModelSpec, Mixer]]:
-    """Yield (model, attention or recurrent part) of each layer group, also of the draft model."""
+    """Yield (model, attention or recurrence) of each layer group, including the draft model's."""
     for model in (d.model,) if d.draft is None else (d.model, d.draft.model):
         yield from ((model, g.attention) for g in model.layer_groups if g.attention is not None)
 
@@ -120,9 +120,9 @@ def kv_heads(d: Deployment) -> Refusal | None:
 
 
 def experts_over_ranks(d: Deployment) -> Refusal | None:
-    """Return a refusal if experts cannot be spread over the expert-parallel ranks.
+    """Return a refusal if experts cannot be distributed over the expert-parallel ranks.
 
-    Each rank needs an expert; in SGLang, all ranks need equal numbers of experts.
+    Each rank needs at least one expert; in SGLang, all ranks need the same number of experts.
     """
     moe, ranks = d.model.moe, d.recipe.expert_parallel_size
     if moe is None or ranks == 1:
@@ -165,9 +165,9 @@ MACHINE_GPUS = 8
 
 
 def beyond_a_machine(d: Deployment) -> str:
-    """Return a warning if a replica's layers span machines of eight GPUs; empty otherwise.
+    """Return a warning if a replica spans several eight-GPU machines, otherwise an empty string.
 
-    Racks of GB200 and GB300 count as one machine. Engines do start across machines, but the slower
+    Racks of GB200 and GB300 count as one machine. Engines can run across machines, but the slower
     links between machines are not modelled.
     """
     if d.gpu.name.startswith("GB"):
@@ -240,7 +240,7 @@ def block_attention(d: Deployment) -> Refusal | None:
 
 
 def _projections(attention: object, tp: int) -> tuple[tuple[str, int], ...]:
-    """Return name and width per GPU of each projection that tensor parallelism splits."""
+    """Return the name and per-GPU width of each projection that tensor parallelism splits."""
     if isinstance(attention, LatentAttentionSpec):
         here = attention.heads // tp
         nope, value = attention.qk_nope_head_dim, attention.v_head_dim
@@ -263,7 +263,7 @@ def groups(d: Deployment) -> Refusal | None:
     """Return a refusal if tensor parallelism would separate inputs that share a scale.
 
     ``data/engines/format_groups.csv`` has the minimum number of inputs per scale, with its source;
-    the number in the checkpoint is not recorded. mxfp4 is not refused, since its weights are padded
+    the checkpoint's own number is not recorded. mxfp4 is not refused, since its weights are padded
     (``quantization/mxfp4.py: create_weights``), and neither are nvfp4's experts.
     """
     known = {row["format"]: row for row in engine_rows("format_groups.csv")}

@@ -1,10 +1,10 @@
-"""Routers in front of identical servers: routing rules, and scores of servers.
+"""Routers in front of identical servers: routing policies, and the scores that rank servers.
 
 A Kubernetes Service sends each connection to a server at random. Round robin and least requests are
-rules of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
+policies of nginx, Envoy and HAProxy. ``prefix-aware`` follows the inference scheduler of llm-d: its
 endpoint picker selects the server with the highest weighted sum of its plugins' scores.
 
-The configuration of scheduler v0.8.0 in PyPI's llm-d-planner 0.3.3 (``planner/configuration/
+The configuration for scheduler v0.8.0 in llm-d-planner 0.3.3 on PyPI (``planner/configuration/
 templates/llmd/values.yaml.j2``) has only ``prefix-cache-scorer``, with a weight, and
 ``max-score-picker``. The scorers ``queue-scorer`` and ``kv-cache-utilization-scorer``, the formula
 of every score, and the default weights are assumptions: no package with their source was found.
@@ -30,7 +30,7 @@ DEFAULT_WEIGHTS = {PREFIX_CACHE: 3.0, QUEUE: 2.0, KV_USE: 2.0}
 
 
 def read_weights(text: str) -> dict[str, float]:
-    """Return the weight of each scorer; 0 for scorers that the text omits.
+    """Parse the weight of each scorer; scorers that the text omits get 0.
 
     Args:
         text: Scorers and weights, such as ``prefix-cache=3,queue=2``; empty for the defaults. The

@@ -1,4 +1,4 @@
-"""Meaning of the flags whose effect differs between vLLM, SGLang and TensorRT-LLM."""
+"""Effects of flags that differ between vLLM, SGLang and TensorRT-LLM."""
 
 import math
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from pinn.units import MIB
 
 
 def contiguous_sizes(most: int) -> tuple[int, ...]:
-    """Return all numbers of decodes from 1 to ``most`` as CUDA graph sizes: no step is padded."""
+    """Return all sizes from 1 to ``most`` as CUDA graph sizes, so that no step is padded."""
     return tuple(range(1, most + 1))
 
 
 def vllm_largest(most: int) -> int:
-    """Return the size of vLLM's largest CUDA graph up to a limit, in tokens.
+    """Return the largest CUDA graph size of vLLM up to a limit, in tokens.
 
     Source: ``_set_cudagraph_sizes``.
 
@@ -43,7 +43,7 @@ SGLANG_DRAFT_SIZES = ((1, 8, 1), (10, 32, 2), (40, 64, 4), (72, 256, 8), (272, N
 def sglang_sizes(most: int, drafts: bool = False, release: Release = (0, 5, 23)) -> tuple[int, ...]:
     """Return the numbers of decodes for which SGLang captures CUDA graphs.
 
-    From 0.5.10 on, the limit ``most`` itself is captured, too. Source: 0.5.3.post1 to 0.5.13
+    From 0.5.10 on, the limit ``most`` itself is also captured. Source: 0.5.3.post1 to 0.5.13
     ``server_args.py: _generate_cuda_graph_batch_sizes``, later
     ``generate_decode_cuda_graph_batch_sizes``.
 
@@ -68,9 +68,9 @@ TRTLLM_CONTIGUOUS = 32
 def trtllm_sizes(most: int, padded: bool) -> tuple[int, ...]:
     """Return the numbers of decodes for which TensorRT-LLM captures CUDA graphs.
 
-    Without padding, a step runs as a graph only if its exact size was captured. Beyond the
-    consecutive sizes, few sizes are captured then, and these are ignored. Source: llm_args.py,
-    ``CudaGraphConfig``, ``_generate_cuda_graph_batch_sizes``.
+    Without padding, a step runs as a graph only if its exact size was captured. The few captured
+    sizes beyond the consecutive ones are then ignored. Source: llm_args.py, ``CudaGraphConfig``,
+    ``_generate_cuda_graph_batch_sizes``.
 
     >>> trtllm_sizes(20, padded=True), trtllm_sizes(128, padded=False)[-1]
     ((1, 2, 4, 8, 16, 20), 32)
@@ -99,14 +99,14 @@ def settle_vllm(found: RecipeFields) -> None:
 
 
 def _settle_sparse_cache(found: RecipeFields) -> None:
-    """Set the KV cache format of sparse attention: 8 bits unless a flag sets it."""
+    """Set the KV cache format for sparse attention: 8 bits unless a flag sets another."""
     default = found.default("sparse_cache_in_fp8")
     if found.serving.kv_cache_dtype == "auto" and default.value == "yes":
         found.put("kv_cache_dtype", "fp8", default.source, recipe.DEFAULT)
 
 
 def _settle_overlap(found: RecipeFields) -> None:
-    """Set asynchronous scheduling, which pipeline stages and some draft methods disable."""
+    """Set asynchronous scheduling, which is disabled by pipeline stages and some draft methods."""
     if found.origins["overlap"].kind == recipe.FLAG:
         return
     if found.serving.pipeline_parallel_size > 1:
@@ -133,7 +133,7 @@ def _settle_fusion(found: RecipeFields) -> None:
 
 
 def _settle_graphs(found: RecipeFields) -> None:
-    """Set which of vLLM's steps run as CUDA graphs, up to how many tokens."""
+    """Set which vLLM steps run as CUDA graphs, and up to how many tokens."""
     limit, origin = found.look_up("max_cudagraph_capture_size")
     drafts, rows = found.values["speculation"], 1
     if drafts and found.look_up("graphs_of_drafts")[0]:
@@ -166,7 +166,7 @@ def prompt_graph_sizes(most: int) -> tuple[int, ...]:
     """Return the numbers of prompt tokens for which SGLang captures CUDA graphs.
 
     Source: SGLang 0.5.23 arg_groups/cuda_graph_hook.py:
-    ``generate_prefill_cuda_graph_batch_sizes``, equal since 0.5.9 ``server_args.py:
+    ``generate_prefill_cuda_graph_batch_sizes``, unchanged since 0.5.9, ``server_args.py:
     _generate_piecewise_cuda_graph_tokens``.
 
     >>> len(prompt_graph_sizes(8192)), prompt_graph_sizes(64)[-3:]
@@ -181,17 +181,17 @@ def prompt_graph_sizes(most: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class MemoryUsers:
-    """Inputs of the memory that SGLang reserves in addition to weights and KV cache.
+    """Quantities that determine the memory SGLang reserves in addition to weights and KV cache.
 
     Attributes:
         chunk: Prompt tokens per step, before they are divided among attention replicas.
         graphs: Maximum number of decodes in a CUDA graph.
         gpus: Number of GPUs of the server.
         replicas: Number of attention replicas; 0 without attention data parallelism.
-        prompt_graph_tokens: Maximum prompt tokens in a graph with prompts; 0 without such graphs.
+        prompt_graph_tokens: Maximum prompt tokens in a CUDA graph; 0 if no graphs include prompts.
         latent: Whether the model has multi-head latent attention.
-        algorithm: ``--speculative-algorithm`` in capitals; empty without speculation.
-        deepep: Whether experts exchange tokens with DeepEP.
+        algorithm: ``--speculative-algorithm`` in upper case; empty without speculation.
+        deepep: Whether DeepEP exchanges tokens between experts' GPUs.
     """
 
     chunk: int
@@ -205,7 +205,7 @@ class MemoryUsers:
 
 
 def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> float:
-    """Return the MiB that an SGLang release reserves on a GPU with ``memory_mib`` MiB of memory.
+    """Return the memory in MiB that an SGLang release reserves on a GPU with ``memory_mib`` MiB.
 
     The larger reserve of multimodal models is ignored. Source: 0.5.3.post1 to 0.5.18
     ``server_args.py: _handle_gpu_memory_settings``, later ``arg_groups/memory_hook.py:
@@ -241,7 +241,7 @@ _ALIKE = "sglang 0.5.3.post1 to 0.5.23"
 
 
 def settle_sglang(found: RecipeFields) -> None:
-    """Set the settings of SGLang, from the source of releases 0.5.9 and 0.5.23."""
+    """Set SGLang's settings, following the source of releases 0.5.9 and 0.5.23."""
     serving, values = found.serving, found.values
     number = release(found.version)
     adder = f"{_ALIKE} managers/schedule_policy.py: PrefillAdder"
@@ -315,7 +315,7 @@ def _decode_sizes(found: RecipeFields, limit: int, number: Release) -> tuple[int
 
 
 def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
-    """Return SGLang's default for prompt tokens in a CUDA graph (0: no graphs), and its origin."""
+    """Return SGLang's default limit of prompt tokens in a CUDA graph (0: none), and its origin."""
     default = found.default("prompt_graph_tokens")
     chunk = found.look_up("max_num_batched_tokens")[0]
     tokens = chunk if default.value == "chunk" else min(int(default.value), chunk)
@@ -323,11 +323,11 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
 
 
 def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
-    """Return the prompt tokens that graph memory is reserved for, and those of the largest graph.
+    """Return the prompt tokens for which graph memory is reserved, and those of the largest graph.
 
-    SGLang captures no graphs with prompts under speculative decoding until 0.5.10, and under
-    attention data parallelism or all-to-all of experts until 0.5.16
-    (``_handle_piecewise_cuda_graph``, ``_disable_breakable_cudagraph_if_incompatible``).
+    SGLang captures no graphs with prompts under speculative decoding until 0.5.10, nor under
+    attention data parallelism or expert all-to-all until 0.5.16 (``_handle_piecewise_cuda_graph``,
+    ``_disable_breakable_cudagraph_if_incompatible``).
     """
     serving = found.serving
     tokens = _prompt_default(found)[0]
@@ -365,7 +365,7 @@ def _put_static_share(found: RecipeFields, graphs: int, prompt_graph_tokens: int
 
 
 def settle_trtllm(found: RecipeFields) -> None:
-    """Set the settings of TensorRT-LLM's PyTorch backend (``tensorrt_llm/_torch/pyexecutor``)."""
+    """Set the settings for TensorRT-LLM's PyTorch backend (``tensorrt_llm/_torch/pyexecutor``)."""
     values = found.values
     scheduler = "tensorrt_llm/_torch/pyexecutor/scheduler.py, microBatchScheduler.cpp"
     found.put("prompt_budget", values["token_budget"], scheduler)

@@ -1,4 +1,4 @@
-"""Errors of a coefficient file's predicted times on measurements of its own deployment."""
+"""Errors of times predicted from a coefficient file, on measurements of the same deployment."""
 
 from pathlib import Path
 
@@ -21,16 +21,16 @@ _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_toke
 def score_file(
     file: Path, observations: Path, engine: EngineSpec
 ) -> tuple[pd.DataFrame, list[Grid]]:
-    """Return the errors of the times that a coefficient file predicts for measured steps or loads.
+    """Return a coefficient file's prediction errors on measured steps or loads.
 
     Args:
         file: Coefficient file of a deployment.
         observations: Folder with tables of measured steps or loads of the same deployment.
-        engine: Engine settings under which the loads are scheduled.
+        engine: Engine settings with which the loads are scheduled.
 
     Returns:
         The table of errors, and grids to print. The table has errors of the file's coefficients
-        and, if the file stores them, of its coefficients before calibration. Columns are those of
+        and, if the file stores them, of the coefficients before calibration. Columns are those of
         ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit``.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Comparison of median latency errors: of the methods of one evaluation, or of two evaluations.
+"""Comparison of median latency errors between methods of one evaluation, or two evaluations.
 
 A bootstrap over measured deployments separates ties from differences. Rows of one deployment differ
 only in load and have similar errors, so deployments are resampled, not rows. Resampling adds no
-models. The bootstrap intervals show how much the median error depends on the sampled deployments,
-not how errors would differ on other models.
+models: the bootstrap intervals show how much the median error depends on the sampled deployments,
+not how errors would differ for other models.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,14 +42,15 @@ def rank(
     Args:
         predictions: Predictions as ``read_cells`` returns them. For each metric, ``METRIC_s`` is
             the predicted and ``METRIC_measured_s`` the measured latency, in seconds.
-        groups: Group that is resampled as a whole, by row id, such as the row's deployment.
-        metrics: Latency metrics, such as ``tpot``; methods are ranked separately by each.
-        ineligible: Methods that are listed but cannot be ranked first.
+        groups: Group of each row, by row id, such as its deployment; groups are resampled as a
+            whole.
+        metrics: Latency metrics, such as ``tpot``; methods are ranked by each metric separately.
+        ineligible: Methods that are listed but cannot rank first.
         draws: Number of bootstrap resamples.
 
     Returns:
-        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and its distance from
-        the first eligible method's median in percentage points, with its interval over the same
+        Table with ``RANKING_COLUMNS``: the median error, its 95 % interval, and its difference from
+        the first eligible method's median in percentage points, with an interval over the same
         resamples. A method is tied first if that interval includes 0. Only rows that every method
         predicts are used.
     """
@@ -68,7 +69,7 @@ def rank(
 
 
 def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
-    """Return the methods that a :func:`rank` table ranks or ties first, by split and metric."""
+    """Return the methods that rank or tie first in a :func:`rank` table, by split and metric."""
     leading = ranking[ranking["verdict"].isin([FIRST, RANKING_TIED])]
     found: dict[str, dict[str, list[str]]] = {}
     for (split, metric), part in leading.groupby(["split", "metric"], sort=False):
@@ -79,7 +80,7 @@ def leaders(ranking: pd.DataFrame) -> dict[str, dict[str, list[str]]]:
 def paired_errors(of_split: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a metric's absolute percentage errors, with a row per row id and a column per method.
 
-    Rows that some method does not predict are omitted.
+    Rows that any method does not predict are omitted.
     """
     if f"{metric}_s" not in of_split:
         return pd.DataFrame()
@@ -120,7 +121,7 @@ def _ranked(
 def bootstrap_medians(
     errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
 ) -> Float[np.ndarray, "draws columns"]:
-    """Return each column's median error in every bootstrap resample of whole groups."""
+    """Return the median error of each column in every bootstrap resample of whole groups."""
     names, index = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(index == i) for i in range(len(names))]
     draw = np.random.default_rng(0)
@@ -166,8 +167,8 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
 
     With predictions of both sides, only rows that both sides predict are used. B is better if the
     95 % interval of the difference of medians, over resampled deployments, lies below 0. Without
-    predictions, B is better if its median is lower over all rows and for every held-out part, such
-    as each held-out model.
+    predictions, B is better if its median is lower over all rows and for every held-out model or
+    GPU.
 
     Args:
         a: Error summaries and predictions of side A.
@@ -175,7 +176,7 @@ def compare_errors(a: Scores, b: Scores, draws: int = DRAWS) -> pd.DataFrame:
         draws: Number of bootstrap resamples.
 
     Returns:
-        Table with ``COLUMNS``, one row per split and metric that both sides have. Medians and
+        Table with ``COLUMNS``, one row per split and metric that occurs on both sides. Medians and
         ``difference`` (b - a) are in percent. The interval is NaN without predictions.
 
     Raises:
@@ -230,7 +231,7 @@ def _by_part(side: Scores, split: str, metric: str) -> pd.DataFrame:
 
 
 def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medians | None:
-    """Compare median errors over the rows that both sides predict; None without such rows."""
+    """Compare median errors over the rows that both sides predict; None if there are none."""
     if a.predictions is None or b.predictions is None or a.groups is None:
         return None
     sides = [a.predictions.assign(method="a"), b.predictions.assign(method="b")]
@@ -247,7 +248,7 @@ def _of_rows(a: Scores, b: Scores, split: str, metric: str, draws: int) -> _Medi
 
 
 def _of_results(medians: pd.DataFrame, n_a: int, n_b: int) -> _Medians:
-    """Compare median errors of summaries; ``MIXED`` if the held-out parts disagree."""
+    """Compare median errors in summaries; ``MIXED`` if held-out models or GPUs disagree."""
     verdicts = {-1.0: B_BETTER, 0.0: TIED, 1.0: A_BETTER}
     found = {verdicts[sign] for sign in np.sign(medians["b"] - medians["a"])}
     verdict = MIXED if len(found) > 1 else found.pop()

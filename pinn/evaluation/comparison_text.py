@@ -55,7 +55,7 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
 
 
 def _print_rows(table: Grid, console: Console, details: bool) -> None:
-    """Print a table, or its first rows and how many rows are omitted."""
+    """Print a table, or its first rows and the number of omitted rows."""
     shown = table if details else replace(table, rows=table.rows[:_ROWS])
     if shown.rows:
         console.print(shown)
@@ -81,9 +81,9 @@ def _errors(errors: pd.DataFrame, details: bool) -> Grid:
 
 
 def _coefficients(coefficients: pd.DataFrame, details: bool) -> Grid:
-    """Return a table of both sides' coefficients: all if ``details``, else those that differ.
+    """Return a table of both sides' coefficients: all if ``details``, otherwise those that differ.
 
-    Those with the largest ratio of B to A, or of A to B, are first.
+    Coefficients with the largest ratio of B to A, or of A to B, come first.
     """
     if not details:
         # A coefficient that is 0 on one side has a ratio of 0 or infinity and is sorted first.

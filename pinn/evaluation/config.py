@@ -1,4 +1,4 @@
-"""Typed configuration of an experiment: the schema of ``conf/``, and checks of its values.
+"""Typed configuration of an experiment: the schema of ``conf/``, and checks on its values.
 
 The sections ``network``, ``fit``, ``run_fit``, ``kernels.settings``, ``kernels.distillation`` and
 ``trainer`` have the defaults of their classes. All other values are set in ``conf/``.
@@ -29,7 +29,7 @@ from pinn.training.trainer import TrainerSettings
 
 @dataclass(frozen=True)
 class DataSource:
-    """Source of the measured deployments that an experiment trains on.
+    """Source of the measured deployments on which an experiment trains.
 
     Attributes:
         _target_: Import path of a function of ``target`` and ``source`` that writes the table of
@@ -45,12 +45,13 @@ class DataSource:
 
 @dataclass(frozen=True)
 class KernelLearning:
-    """Settings of training on measured kernels.
+    """Settings for training on measured kernels.
 
     Attributes:
-        enabled: Whether kernels train the network; if false, only measured deployments do.
+        enabled: Whether to train the network on kernels; if false, train on measured deployments
+            only.
         settings: Sources of kernel measurements.
-        distillation: Settings of training the network on step times summed from kernels.
+        distillation: Settings for training the network on step times summed from kernels.
     """
 
     enabled: bool
@@ -60,7 +61,7 @@ class KernelLearning:
 
 @dataclass(frozen=True)
 class RunsSource:
-    """Source of the serving runs that an experiment trains on.
+    """Source of the serving runs on which an experiment trains.
 
     Attributes:
         path: CSV of serving runs; None for no runs.
@@ -78,7 +79,7 @@ class EvaluationSettings:
     Attributes:
         splits: Split methods, keys of ``pinn.training.data.splits.SPLITS``.
         groups: Names of groups of rows whose errors the tables also list separately.
-        held_out: Single model or GPU to hold out, in place of ``splits``.
+        held_out: Single model or GPU to hold out, instead of ``splits``.
     """
 
     splits: list[str]
@@ -88,7 +89,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Processes that train cross-validation folds; see :class:`pinn.common.workers.Workers`."""
+    """Settings of processes that train folds; see :class:`pinn.common.workers.Workers`."""
 
     count: int
     backend: str = Workers.backend
@@ -106,7 +107,7 @@ class ReportSettings:
     Attributes:
         checkpoint: Checkpoint whose intervals and cross-validation results are shown; None for the
             checkpoint that commands use by default.
-        images: Folder for copies of the page's pictures that the README shows.
+        images: Folder for copies of the page's figures that the README shows.
     """
 
     checkpoint: str | None = None
@@ -118,25 +119,26 @@ class ExperimentConfig:
     """Configuration of one experiment, as composed from ``conf/train.yaml``.
 
     Attributes:
-        entry: Function that runs the experiment, given this configuration.
-        experiment_name: Name of the experiment and of its folder of results.
+        entry: Function that runs the experiment with this configuration.
+        experiment_name: Name of the experiment and of its results folder.
         output_dir: Folder of results.
-        seed: Seed of every random choice.
+        seed: Random seed for every random choice.
         threads: Number of torch threads.
-        final_fit: Whether to fit on all rows after the evaluation and save a checkpoint.
+        final_fit: Whether to fit to all rows after the evaluation and save a checkpoint.
         folds: Folder of cached networks of cross-validation folds, shared by experiments; None for
             a folder below ``output_dir``.
         publish: Folder that the checkpoint and its tables are copied to; None for no copy.
         data: Source of measured deployments.
         network: Size and bounds of the network.
-        kernels: Settings of training on measured kernels.
-        fit: Settings of training the network on measured deployments alone.
+        kernels: Settings for training on measured kernels.
+        fit: Settings for training the network on measured deployments alone.
         trainer: Devices and progress bar.
         evaluation: Splits and groups of the evaluation.
         runs: Source of serving runs to train on.
-        run_fit: Settings of fitting calibration factors and alpha to measured deployments and runs.
+        run_fit: Settings for fitting calibration factors and request coefficients (alpha) to
+            measured deployments and runs.
         workers: Number and type of processes that fit folds in parallel.
-        fast: Whether to fit nothing and score only the predictions on disk (evaluation suite only).
+        fast: Whether to skip all fits and score only predictions on disk (evaluation suite only).
         shipped: Splits whose predictions ``fast`` reads from the published checkpoint (suite only).
         cells_from: Folders of experiments whose finished predictions are reused (suite only).
         report: Settings of the page (suite only).
@@ -165,10 +167,10 @@ class ExperimentConfig:
     report: ReportSettings = field(default_factory=ReportSettings)
 
     def check(self) -> None:
-        """Check that the files and devices of the configuration exist, before anything starts.
+        """Check that the configured files and devices exist before anything starts.
 
         Raises:
-            PinnError: If a file or device is missing; the message has the key and a remedy.
+            PinnError: If a file or device is missing; the message gives the key and a remedy.
         """
         for key, path in (
             ("data.source", self.data.source),
@@ -211,7 +213,7 @@ def typed(config: DictConfig) -> ExperimentConfig:
 
 
 def compose_config(overrides: Sequence[str]) -> DictConfig:
-    """Return the configuration composed from ``conf/train.yaml`` and overrides.
+    """Compose a configuration from ``conf/train.yaml`` and overrides.
 
     Raises:
         PinnError: If an override does not fit the schema.
@@ -244,7 +246,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def choices() -> str:
-    """Return all experiments and all choices of each configuration group, one line each."""
+    """List all experiments and all options of each configuration group, one per line."""
     files = conf_file("train.yaml").parent.glob("*/*.yaml")
     found = {
         f"{path.parent.name}={path.stem}": _described(path)
@@ -266,7 +268,7 @@ def _lines(choices: dict[str, str]) -> list[str]:
 
 
 def _described(path: Path) -> str:
-    """Return the first comment of a YAML file that is neither a directive nor a command."""
+    """Return the first comment in a YAML file that is neither a directive nor a command."""
     comments = (line[2:] for line in path.read_text().splitlines() if line.startswith("# "))
     return next(line for line in comments if not line.startswith(("@", "python ")))
 
@@ -274,7 +276,7 @@ def _described(path: Path) -> str:
 def _schema(settings: type) -> DictConfig:
     """Return the fields of a settings class as a typed configuration that accepts overrides.
 
-    Frozen classes are made writable, as they would reject overrides.
+    Frozen classes are made writable, because they would reject overrides.
     """
     node: DictConfig = OmegaConf.structured(settings)
     OmegaConf.set_readonly(node, None)

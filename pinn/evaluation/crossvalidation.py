@@ -1,4 +1,4 @@
-"""Latencies of held-out deployments, predicted one cross-validation fold at a time."""
+"""Predicted latencies of held-out deployments, computed one cross-validation fold at a time."""
 
 import hashlib
 import time
@@ -35,8 +35,8 @@ class Cell:
         kind: Split method, such as ``leave-one-model-out``.
         split: Rows to train and to test on.
         method: Prediction method that is trained and tested.
-        path: File of the predictions.
-        logs: Folder of the fit's logs; cells of one fit have the same folder.
+        path: File that stores the predictions.
+        logs: Folder of the fit's logs; cells from the same fit share a folder.
     """
 
     kind: str
@@ -49,13 +49,13 @@ class Cell:
 def cells(
     splits: Mapping[str, Sequence[Split]], methods: Sequence[Method], folder: Path, fingerprint: str
 ) -> list[Cell]:
-    """Return a cell for each pair of split and method, whether its predictions are on disk or not.
+    """Return a cell for each pair of split and method, whether or not its predictions are on disk.
 
     Args:
         splits: Split method, such as ``leave-one-model-out``, -> its splits.
         methods: Methods to compare.
         folder: Folder of cells and training logs.
-        fingerprint: Digest of everything that all cells depend on. Cells on disk with another
+        fingerprint: Hash of everything on which the cells depend. Cells on disk with another
             fingerprint are recomputed.
     """
     return [
@@ -81,10 +81,10 @@ def missing(wanted: Sequence[Cell]) -> list[Cell]:
 
 
 def adopt(wanted: Sequence[Cell], folders: Sequence[Path]) -> None:
-    """Copy predictions of cells that other experiments computed with the same fingerprint.
+    """Copy predictions of cells that other experiments have computed with the same fingerprint.
 
     Args:
-        wanted: Cells to look for; cells that are on disk are kept.
+        wanted: Cells to look for; cells already on disk are kept.
         folders: Folders of the other experiments; missing folders are ignored.
     """
     for cell in missing(wanted):
@@ -105,7 +105,7 @@ def read_cells(made: Sequence[Cell]) -> pd.DataFrame:
 
 
 def compute(rows: ServingRows, wanted: Sequence[Cell], workers: Workers) -> None:
-    """Compute missing predictions of cells, and write each file as soon as its fit is done.
+    """Compute the missing predictions of cells, and write each file as soon as its fit completes.
 
     Only this process writes predictions. Its workers write only to the folder of logs.
     """
@@ -128,7 +128,7 @@ def _compute(rows: ServingRows, of_fit: Sequence[Cell]) -> list[pd.DataFrame]:
 
 
 def parts_of(rows: ServingRows, split: Split) -> tuple[ServingRows, ServingRows]:
-    """Return the measured deployments that a split trains on, and those that it tests on."""
+    """Return a split's training deployments and its test deployments."""
     train, test = (
         rows.take(np.isin(rows.row_id, ids)) for ids in (split.train_ids, split.test_ids)
     )
@@ -154,10 +154,11 @@ def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
 
 
 def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
-    """Return the kernel measurements to hold out for a split method, given its test rows.
+    """Return the models and GPUs whose kernels to hold out for a split method, given its test rows.
 
     A held-out model's kernels are always held out. A held-out GPU's kernels are held out only by
-    ``leave-one-gpu-and-its-kernels-out``. Other methods model a GPU whose kernels are measured.
+    ``leave-one-gpu-and-its-kernels-out``. Other split methods represent a GPU whose kernels have
+    been measured.
     """
     if kind == "leave-one-model-out":
         models = {d.model.name: d.model for d in test.deployments}
@@ -186,21 +187,22 @@ def held_out_errors(
     observations: pd.DataFrame,
     surrogates: Callable[[Exclusion], KernelSurrogates],
 ) -> pd.DataFrame:
-    """Return log errors of held-out rows, with the columns to which interval widths are fitted.
+    """Return log errors of held-out rows, with the columns used to fit interval widths.
 
-    One of these columns is a row's distance from the kernels on which its fold was trained.
+    One of these columns is the distance of a row from the kernels on which its fold was trained.
 
     Args:
         folder: Folder of a leave-one-out experiment with ``predictions.csv`` (or ``.parquet``);
             distances are cached in it.
         observations: Table of measured deployments.
-        surrogates: Function that returns the kernel surrogates of an exclusion.
+        surrogates: Function that returns the kernel surrogates fitted without given models and
+            GPUs.
 
     Returns:
         Table with ``COLUMNS``, for the splits that hold out models or GPUs.
 
     Raises:
-        PinnError: If the folder has no predictions of the network trained on kernels.
+        PinnError: If the folder has no predictions by the network trained on kernels.
     """
     predictions = predictions_of(folder)
     if predictions is None:
@@ -216,19 +218,20 @@ def described_errors(
     surrogates: Callable[[Exclusion], KernelSurrogates],
     root: Path | None = None,
 ) -> pd.DataFrame:
-    """Return log errors of held-out predictions, with the columns to which widths are fitted.
+    """Return log errors of held-out predictions, with the columns used to fit interval widths.
 
     Args:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them.
         observations: Table of measured deployments.
-        surrogates: Function that returns the kernel surrogates of an exclusion.
+        surrogates: Function that returns the kernel surrogates fitted without given models and
+            GPUs.
         root: Folder of cached distances from the training data; None for the common cache.
 
     Returns:
         Table with ``COLUMNS``, for the splits that hold out models or GPUs.
 
     Raises:
-        PinnError: If there are no predictions of the network trained on kernels.
+        PinnError: If there are no predictions by the network trained on kernels.
     """
     left_out = predictions["split"].map(left_out_column).notna()
     wanted = predictions[(predictions["method"] == METHOD) & left_out]
@@ -268,7 +271,7 @@ def mean_steps(
 ) -> list[held_out.Step]:
     """Return, for each row, its deployment, a decode step at its load, and ``gpu_known``.
 
-    In the decode step, all clients of the row have a request in the middle of its output.
+    In the decode step, every client's request has generated half of its output.
     """
     values = loads[["concurrency", "prompt_tokens", "output_tokens"]].to_numpy(float).tolist()
     each = zip(deployments, values, strict=True)

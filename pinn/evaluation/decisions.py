@@ -1,9 +1,9 @@
-"""Throughput lost when deployments are chosen by predictions instead of measurements.
+"""Throughput lost by choosing deployments from predictions instead of measurements.
 
 A decision is made for each model, GPU and pair of prompt and output lengths. A decision is a choice
 among the measured deployments, each with its number of clients. The best choice has the highest
-throughput per GPU among deployments whose TPOT is within a limit. A method picks by its
-predictions. The loss is computed from the pick's measurement.
+throughput per GPU among deployments whose TPOT is within a limit. A method picks a deployment based
+on its predictions. The loss is computed from the measured throughput of this pick.
 """
 
 from pathlib import Path
@@ -91,8 +91,8 @@ def decide(predictions: pd.DataFrame, observations: pd.DataFrame) -> pd.DataFram
 def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | None, float, bool]:
     """Return the picked deployment's row id, its loss, and whether it exceeds the TPOT limit.
 
-    The pick has the highest predicted throughput of the deployments whose predicted TPOT is within
-    the limit.
+    The pick has the highest predicted throughput among the deployments whose predicted TPOT is
+    within the limit.
     """
     within = np.where(offered["tpot_s"] <= limit_s, offered["predicted"], 0.0)
     values = np.nan_to_num(within)
@@ -105,9 +105,9 @@ def _pick(offered: pd.DataFrame, limit_s: float, best: float) -> tuple[str | Non
 
 
 def decision_table(decided: pd.DataFrame) -> pd.DataFrame:
-    """Return each method's mean throughput loss and share of missed TPOT limits.
+    """Return each method's mean throughput loss and share of decisions that miss the TPOT limit.
 
-    Both are over all decisions of a split, and over the decisions of each model.
+    Both are computed over all decisions of a split, and over the decisions for each model.
 
     Returns:
         Table with ``TABLE_COLUMNS``, in percent; ``held_out`` is ``all`` or a model.

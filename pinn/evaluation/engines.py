@@ -39,7 +39,7 @@ OTHER_CAMPAIGN = "second measurement campaign (TPOT only, because its benchmark 
 def engine_rows() -> pd.DataFrame:
     """Return all measured deployments of SGLang and TensorRT-LLM to score.
 
-    The column ``apart`` has the reason for reporting a row in a separate table; mostly empty.
+    The column ``apart`` states why a row is reported in a separate table; it is mostly empty.
     """
     other = engine_deployments.read_other_campaign()[0].assign(apart=OTHER_CAMPAIGN)
     parts = [
@@ -52,10 +52,10 @@ def engine_rows() -> pd.DataFrame:
 
 @runtime_checkable
 class HeldOut(Protocol):
-    """Predictor of coefficients that never uses the network trained on a deployment's model."""
+    """Predictor of coefficients that never uses a network trained on the deployment's model."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients, predicted with the deployment's model held out."""
+        """Return each deployment's latency model, predicted without training on its model."""
 
 
 @dataclass(frozen=True)
@@ -64,32 +64,32 @@ class Networks:
 
     Attributes:
         network: Released network, trained on all data.
-        left_out: Network by model, trained without this model and without models of almost the same
-            shape.
+        left_out: Networks by held-out model, each trained without this model and without models of
+            almost the same shape.
     """
 
     network: NetworkWeights
     left_out: Mapping[str, NetworkWeights]
 
     def without(self, model: ModelSpec) -> NetworkWeights:
-        """Return the network that held out a model; the released network if there is none."""
+        """Return the network that was trained without a model, or else the released network."""
         if model.name in self.left_out:
             return self.left_out[model.name]
         near = (name for name in self.left_out if is_near_copy(model, load_model(name)))
         return self.left_out.get(next(near, ""), self.network)
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's coefficients, by the network that held out its model."""
+        """Return each deployment's latency model, from the network trained without its model."""
         found = (predict_coefficients(self.without(one.model), [one]) for one in deployments)
         each = zip(deployments, found, strict=True)
         return [LinearLatency(one, of.beta[0], of.alpha[0]) for one, of in each]
 
 
 def networks(checkpoint: Path | None = None) -> Networks:
-    """Return a checkpoint's network, and the networks in the folder ``left_out`` beside its file.
+    """Return a checkpoint's network, and the networks in the folder ``left_out`` next to it.
 
-    Warn if the folder has no networks: the checkpoint's own network then predicts every row, and
-    may have been trained on it.
+    A warning is issued if the folder has no networks. The checkpoint's own network then predicts
+    every row, although it may have been trained on it.
 
     Raises:
         PinnError: If there is no checkpoint.
@@ -113,7 +113,7 @@ def score_engines(rows: pd.DataFrame, of: HeldOut, workers: int | None = None) -
 
     Args:
         rows: Rows as :func:`engine_rows` returns them.
-        of: Predictor of the coefficients of each row's deployment.
+        of: Predictor of coefficients for each row's deployment.
         workers: Number of threads.
 
     Returns:
@@ -164,11 +164,11 @@ def engine_grids(scores: pd.DataFrame) -> Iterator[tuple[str, Grid]]:
 
 
 def part_grid(scores: pd.DataFrame, columns: Mapping[str, tuple[str, str]]) -> Grid:
-    """Return errors of predicted times by engine, then by its models, GPUs and number formats.
+    """Return errors of predicted times by engine and, within each, by model, GPU and number format.
 
     Args:
         scores: Table of predicted and measured times with the columns ``PART``.
-        columns: Names of the columns of predicted and of measured times, by heading.
+        columns: Pairs of column names (predicted time, measured time), by heading.
 
     Returns:
         A grid of ``median / mean (bias)`` in percent. If some rows lack a prediction, a cell also

@@ -1,9 +1,9 @@
-"""Experiment from configuration to results folder, as run by ``train.py``.
+"""A complete experiment, from configuration to results folder, as run by ``train.py``.
 
-Training uses measured kernels, measured deployments and, if given, serving runs. Each fold of the
-cross-validation holds models or GPUs out of all three. The checkpoint is trained on all data. The
-printed errors of the folds are therefore an estimate of the checkpoint's errors on unseen models
-and GPUs.
+Training uses measured kernels, measured deployments and, if given, serving runs. Each
+cross-validation fold holds models or GPUs out of all three. The checkpoint is trained on all data.
+The printed errors, which are those of the folds, therefore estimate the checkpoint's errors on
+unseen models and GPUs.
 """
 
 import sys
@@ -42,7 +42,7 @@ def run_experiment(config: ExperimentConfig) -> dict[str, object]:
         config: Configuration as composed from ``conf/train.yaml``.
 
     Returns:
-        Paths of the saved files, and each method's errors over all rows, as JSON values.
+        Paths of the saved files, and each method's errors over all rows, as JSON-ready values.
 
     Raises:
         PinnError: If data or configuration are invalid.

@@ -1,4 +1,4 @@
-"""Cross-validation folds' networks, intervals fitted to their errors, and published checkpoints."""
+"""Networks of cross-validation folds, intervals fitted to errors, and published checkpoints."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,10 +49,10 @@ def publish(path: Path, folder: Path) -> Path:
 
     Args:
         path: ``checkpoint.safetensors`` of an experiment.
-        folder: Folder in which commands look for a checkpoint.
+        folder: Folder in which the commands look for a checkpoint.
 
     Returns:
-        Path of the copy, which commands use by default from now on.
+        Path of the copied checkpoint, which commands now use by default.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / "pinn.safetensors"
@@ -104,7 +104,7 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 
 
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
-    """Return the split methods that hold out a model or GPU, and its name in the data."""
+    """Return the split methods that hold out a given model or GPU, and its name in the data."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
     if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
@@ -121,7 +121,7 @@ def fold_networks(
 ) -> list[FoldNetwork]:
     """Return the network of every cross-validation fold, saved below the experiment's folder.
 
-    Networks that held out a model are also saved to ``LEFT_OUT_FOLDER``, which :func:`publish`
+    Networks trained without a model are also saved to ``LEFT_OUT_FOLDER``, which :func:`publish`
     copies.
     """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
@@ -167,12 +167,13 @@ _ROUNDING = 1e-6
 def shipped_predictions(
     checkpoint: Path, splits: Sequence[str], made: pd.DataFrame, observations: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the checkpoint's cross-validation predictions that are not in ``made``.
+    """Return the cross-validation predictions published with a checkpoint that ``made`` lacks.
 
-    Each prediction is from a fit that held out the row's model, or the row's GPU and its kernels.
+    Each prediction comes from a fit without the row's model, or without the row's GPU and its
+    kernels.
 
     Args:
-        checkpoint: Checkpoint beside which ``publish`` wrote the predictions.
+        checkpoint: Checkpoint next to which ``publish`` wrote the predictions.
         splits: Split methods whose predictions are returned.
         made: Existing predictions; their pairs of split and method are skipped.
         observations: Table of measured deployments that were predicted.
@@ -182,7 +183,7 @@ def shipped_predictions(
         SHA-256 in the column ``CHECKPOINT_COLUMN``.
 
     Raises:
-        PinnError: If the predictions are missing, or were made by another checkpoint or for other
+        PinnError: If the predictions are missing, or belong to another checkpoint or to other
             measurements.
     """
     kept = _published("predictions.csv", checkpoint)
@@ -200,19 +201,19 @@ def shipped_predictions(
 
 
 def shipped_runs(checkpoint: Path) -> pd.DataFrame:
-    """Return predictions of serving runs, each by a network that held out the run's model.
+    """Return predictions of serving runs, each by a network trained without the run's model.
 
-    The table has one row per method and run, with the columns of the predictions on all other
+    The table has one row per method and run, with the same columns as the predictions on all other
     splits. All runs of a model are one group, so that a bootstrap resamples them together.
 
     Args:
-        checkpoint: Checkpoint beside which ``publish`` wrote the predictions of runs.
+        checkpoint: Checkpoint next to which ``publish`` wrote the predictions of runs.
 
     Returns:
         Table as :func:`shipped_predictions` returns it, with the column ``group``.
 
     Raises:
-        PinnError: If the predictions are missing or were made by another checkpoint.
+        PinnError: If the predictions are missing or belong to another checkpoint.
     """
     scores = _published("serving_runs.csv", checkpoint)
     unseen = scores["method"].str.endswith(HELD_OUT) & (scores["stage"] == WHOLE_RUN)
@@ -230,7 +231,7 @@ def shipped_runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def _published(name: str, checkpoint: Path) -> pd.DataFrame:
-    """Return the table of one of ``TABLES`` that was published beside a checkpoint."""
+    """Return one of the tables ``TABLES`` that were published with a checkpoint."""
     path = checkpoint.with_suffix(f".{name}")
     if not path.is_file():
         raise PinnError(
@@ -261,13 +262,14 @@ FIGURES = {"tpot": "itl_mean_s", "ttft": "ttft_mean_s", "e2e": "e2e_mean_s"}
 def run_error_rows(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], kernels: KernelSurrogates
 ) -> pd.DataFrame:
-    """Return log errors of one fold's serving runs, with the columns to which widths are fitted.
+    """Return log errors of one fold's serving runs, with the columns used to fit interval widths.
 
     Each run is simulated three times: with the predicted step times, and with slightly shorter and
-    longer ones, which shows how latencies change with step times.
+    longer ones, to determine how latencies change with step times.
 
     Args:
-        runs: Runs whose model shape was held out of the fit behind ``latencies`` and ``kernels``.
+        runs: Runs whose model shape was held out of the fits that produced ``latencies`` and
+            ``kernels``.
         latencies: Coefficients of each run's deployment.
         kernels: Kernel surrogates of the fold.
 
@@ -280,7 +282,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """Return the clients' mean TPOT, TTFT and E2E latency over a whole run, in seconds."""
+    """Return the mean TPOT, TTFT and E2E latency of a whole run for clients, in seconds."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 

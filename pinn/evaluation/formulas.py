@@ -1,8 +1,8 @@
-"""Baselines that predict an engine's step time by a formula with a few coefficients.
+"""Baselines that predict an engine's step time with a formula of few coefficients.
 
 A formula is linear in basis functions of a step, averaged over each benchmark's steps. As for the
-network's training rows, the steps are simulated with prior coefficients of step time, which are
-guesses before any training.
+network's training rows, the steps are simulated with prior step-time coefficients, which are
+estimates made before any training.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class Bases:
     """Values of a formula's basis functions for measured deployments, by row id.
 
     Attributes:
-        index: Index in the arrays, by row id.
+        index: Position of each row in the arrays, by row id.
         tpot: Mean values over the steps from one output token to the next, ``[rows, functions]``.
         ttft: Sums over the steps from arrival to first token, ``[rows, functions]``.
     """
@@ -97,14 +97,14 @@ def _steps(observations: pd.DataFrame) -> list[MeanSteps]:
 def phase_floors(
     deployment: Deployment, sums: BatchSums, _: float
 ) -> Float[np.ndarray, "batches 2"]:
-    """Return roofline lower bounds of each batch's prefill and decode part, in seconds."""
+    """Return roofline lower bounds of the prefill and decode parts of each batch, in seconds."""
     costs = step_costs([deployment])
     parts = [_phase(sums, phase) for phase in ("prefill", "decode")]
     return np.stack([floor_seconds(costs, part) for part in parts], axis=1)
 
 
 def _phase(sums: BatchSums, phase: str) -> BatchSums:
-    """Return batch sums over the requests in one phase (``prefill`` or ``decode``)."""
+    """Return the batch sums restricted to requests in one phase (``prefill`` or ``decode``)."""
     others = [f.name for f in fields(sums) if phase not in f.name]
     return replace(sums, **{name: np.zeros_like(getattr(sums, name)) for name in others})
 
@@ -116,8 +116,8 @@ def hierarchical_basis(
 
     F_base has three functions: prefill tokens x FLOPs per token / peak FLOP/s, decode tokens x KV
     bytes per token / memory bandwidth, and batch tokens / token budget. F_config has 1 / TP,
-    experts / 8, and whether CPU offload is on. The residual of HFD-TL is omitted: an unseen pair of
-    model and GPU has no observations to fit it to.
+    experts / 8, and whether CPU offload is enabled. The residual of HFD-TL is omitted, because it
+    cannot be fitted for an unseen pair of model and GPU.
     """
     costs = step_costs([deployment])
     moe = deployment.model.moe
@@ -146,7 +146,7 @@ def blis_basis(
     """Return the basis functions of BLIS, a simulator of vLLM, for closed-loop batches, in seconds.
 
     BLIS's prefill attention needs the sum of t (S + t / 2) over chunks of t tokens of prompts of S
-    tokens. The term t^2 / 2 is taken from the query-key pairs of the chunks. These pairs also
+    tokens. The term t^2 / 2 is computed from the query-key pairs of the chunks. These pairs also
     include cached tokens, but prompts that are computed as one chunk have none.
     """
     totals = BlisSums(
@@ -164,7 +164,7 @@ _ALPHAS = ("arrival_to_queue.constant", "arrival_to_queue.prompt_token")
 
 
 def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
-    """Return the prediction method of a formula, whose coefficients ``learn`` fits.
+    """Return a formula as a prediction method; ``learn`` fits its coefficients.
 
     Args:
         name: Name of the method in tables.
@@ -176,7 +176,7 @@ def formula(name: str, learn: Callable[..., Predictor], bases: Bases) -> Method:
 
 
 def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
-    """Return a method for each formula of step time whose coefficients are fitted."""
+    """Return a prediction method for each step-time formula with fitted coefficients."""
     counts, floors = (row_bases(observations, basis) for basis in (token_counts, phase_floors))
     return [
         formula("roofline, constant efficiencies", learn_linear, floors),
@@ -186,7 +186,7 @@ def fitted_formulas(observations: pd.DataFrame) -> list[Method]:
 
 
 def blis(observations: pd.DataFrame) -> Method:
-    """Return BLIS's trained-physics formula with its published coefficients, as a method."""
+    """Return BLIS's trained-physics formula with published coefficients, as a prediction method."""
     return formula("BLIS, published", learn_nothing, row_bases(observations, blis_basis))
 
 
@@ -213,9 +213,10 @@ def learn_linear(bases: Bases, train: ServingRows, *_: object) -> Predictor:
 
 
 def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
-    """Fit a linear formula of step time to each deployment's own rows, as an optimistic bound.
+    """Fit a linear step-time formula to each deployment's own rows, as an optimistic bound.
 
-    Each fit is given the rows that it predicts, so the method cannot predict unseen deployments.
+    Each formula is fitted to the same rows that it predicts, so the method cannot predict unseen
+    deployments.
     """
 
     def fitted_to_them(rows: ServingRows) -> Prediction:
@@ -230,7 +231,7 @@ def learn_per_deployment(bases: Bases, *_: object) -> Predictor:
 
 
 def learn_nothing(bases: Bases, *_: object) -> Predictor:
-    """Return a predictor of TPOT and TTFT by BLIS's formula with its published coefficients."""
+    """Return a predictor of TPOT and TTFT that uses BLIS's formula with published coefficients."""
     coefficients = np.array(BLIS_BETA)
     before_s, token_s = BLIS_ALPHA[0] * MICROSECOND, BLIS_ALPHA[2] * MICROSECOND
 

@@ -1,4 +1,4 @@
-"""Widths of a checkpoint's prediction intervals, fitted to and scored on its scorecard's rows."""
+"""Widths of a checkpoint's prediction intervals, fitted to and scored on rows of its scorecard."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,17 +18,17 @@ from pinn.surrogate.uncertainty.widths import Widths
 
 @dataclass(frozen=True)
 class IntervalScore:
-    """Score of intervals whose widths are fitted without the group on which they are scored.
+    """Score of intervals on groups of rows, each held out of the fit of the interval widths.
 
-    Groups have equal weight. A ratio of interval scores below 1 is an improvement.
+    All groups have the same weight. A ratio of interval scores below 1 is an improvement.
 
     Attributes:
         covered: Share of measurements inside their intervals.
-        stated: Interval score / interval score of the checkpoint's constant half-widths.
-        constant: Interval score / interval score of constant half-widths that are fitted to all
-            other groups.
+        stated: Ratio of the interval score to that of the checkpoint's constant half-widths.
+        constant: Ratio of the interval score to that of constant half-widths fitted to all other
+            groups.
         worst: Name of the group with the lowest coverage.
-        worst_covered: Share of that group's measurements inside their intervals.
+        worst_covered: Coverage of that group.
     """
 
     covered: float
@@ -47,7 +47,7 @@ class IntervalScore:
 
 
 def interval_rows(checkpoint: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a scorecard with the columns to which interval widths are fitted.
+    """Return the rows of a scorecard with the columns used to fit interval widths.
 
     Args:
         checkpoint: Checkpoint that predicted the rows.
@@ -88,6 +88,6 @@ def judge_intervals(rows: pd.DataFrame) -> IntervalScore:
 
 
 def write_widths(checkpoint: Path, rows: pd.DataFrame) -> None:
-    """Fit interval widths to rows of :func:`interval_rows` and save them beside the checkpoint."""
+    """Fit interval widths to rows of :func:`interval_rows` and save them next to the checkpoint."""
     found = replace(read_calibration(checkpoint), widths=width_fit.fit_widths(rows))
     write_calibration(found, calibration_path(checkpoint))

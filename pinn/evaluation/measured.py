@@ -1,4 +1,4 @@
-"""Measured data of an experiment, and digests of its data, settings and code."""
+"""Measured data of an experiment, and hashes of its data, settings and code."""
 
 import hashlib
 from dataclasses import asdict, dataclass
@@ -29,9 +29,9 @@ class Measured:
         observations: Measured deployments as a table.
         rows: Measured deployments as training rows.
         runs: Serving runs; may be empty.
-        manifest: Sources and hashes of the measured deployments.
-        report: Counts of serving runs that were read and rejected, and their file's hash; None
-            without runs.
+        manifest: Sources of the measured deployments, with hashes.
+        report: Counts of serving runs that were read and rejected, with the hash of their file;
+            None without runs.
     """
 
     observations: pd.DataFrame
@@ -85,12 +85,12 @@ def code_sha256() -> str:
 
 
 def mark(config: ExperimentConfig, measured: Measured) -> str:
-    """Return a digest of all settings, data and code that determine an experiment's predictions."""
+    """Return a hash of all settings, data and code that determine an experiment's predictions."""
     return json_sha256(recipe_sha256(config), measured.data_sha256, code_sha256())
 
 
 def make_repeatable(config: ExperimentConfig) -> None:
-    """Seed all random generators, so that equal configurations give bit-identical results."""
+    """Seed all random generators, so that identical configurations give bit-identical results."""
     lightning.seed_everything(config.seed, verbose=False)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(config.threads)

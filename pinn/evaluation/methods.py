@@ -29,12 +29,12 @@ class Method:
 
     Attributes:
         name: Name of the method in every table.
-        learn: Function of training rows, an exclusion (models or GPUs whose kernels must not be
-            used) and a folder for logs, which returns a predictor. Worker processes unpickle the
-            function, so it must be a module-level function or a partial of one.
-        logs: Folder of training logs, shared by methods of one fit; ``none`` for methods without
-            logs.
-        recipe: Digest or text of the settings that the method's cached predictions depend on.
+        learn: Function that takes training rows, an exclusion (models or GPUs whose kernels must
+            not be used) and a folder for logs, and returns a predictor. Worker processes unpickle
+            the function, so it must be a module-level function or a partial of one.
+        logs: Folder of training logs, shared by methods from the same fit; ``none`` for methods
+            without logs.
+        recipe: Hash or text of the settings on which the method's cached predictions depend.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Method:
 
 
 def roofline() -> Method:
-    """Return the method that predicts each step's time by its roofline lower bound.
+    """Return a method that predicts each step's time as its roofline lower bound.
 
     The bound is max(FLOPs / peak FLOP/s, bytes / memory bandwidth).
     """
@@ -56,7 +56,7 @@ def _floors(*_: object) -> Predictor:
 
 
 def learned_network(name: str, learner: ServingLearner) -> Method:
-    """Return the prediction method that trains a network on measured deployments."""
+    """Return a prediction method that trains a network on measured deployments."""
     return Method(name, partial(_learn_network, learner), name.replace(" ", "-"))
 
 
@@ -68,7 +68,7 @@ def _learn_network(
 
 
 def without_kernels(config: ExperimentConfig) -> list[Method]:
-    """Return the configured prediction methods that are trained on measured deployments alone."""
+    """Return the configured prediction methods that use measured deployments alone."""
     alone = serving_learner(config)
     network = replace(alone.network, corrected=False)
     return [
@@ -79,13 +79,13 @@ def without_kernels(config: ExperimentConfig) -> list[Method]:
 
 @dataclass(frozen=True)
 class KernelFits:
-    """Trainings on kernels, one per cross-validation fold.
+    """Training runs on kernels, one per cross-validation fold.
 
-    Each training yields a teacher, which sums step times from kernels, and a network that is
-    trained on the teacher's step times.
+    Each run yields a teacher, which sums kernel times to step times, and a network trained on the
+    teacher's step times.
 
     Attributes:
-        learner: Learner that trains a fold, with its settings.
+        learner: Learner (training settings) that trains each fold.
         runs: All serving runs; each fold is trained on the runs that it does not hold out.
         root: Folder of cached folds.
     """
@@ -95,11 +95,11 @@ class KernelFits:
     root: Path
 
     def network(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Train the network on kernels, and return its predictor of TPOT and TTFT."""
+        """Train the network on kernels, and return a predictor of TPOT and TTFT."""
         return partial(predict, self._learn(train, exclude).network)
 
     def teacher(self, train: ServingRows, exclude: Exclusion, _: Path) -> Predictor:
-        """Return the teacher's predictor of TPOT and TTFT from step times summed from kernels."""
+        """Return the teacher's predictor of TPOT and TTFT, based on summed kernel times."""
         learned = self._learn(train, exclude)
 
         def from_kernels(rows: ServingRows) -> Prediction:
@@ -110,7 +110,7 @@ class KernelFits:
         return from_kernels
 
     def _learn(self, train: ServingRows, exclude: Exclusion) -> Learned:
-        """Train a fold's teacher (sums of kernel times) and network, or read them from a cache."""
+        """Train a fold's teacher (summed kernel times) and network, or read them from the cache."""
         return learn_fold(self.learner, fold_of(train, self.runs, exclude), self.root)
 
 
@@ -121,9 +121,9 @@ def kernel_methods(fits: KernelFits) -> list[Method]:
 
 
 def peers() -> list[Method]:
-    """Return the stored predictions of other estimators, such as AIConfigurator, as methods.
+    """Return the stored predictions of other estimators (such as AIConfigurator) as methods.
 
-    Their stored predictions are looked up by row id.
+    The predictions are looked up by row id.
 
     These estimators use their own kernel measurements, which include the held-out models' kernels.
     """
@@ -140,13 +140,13 @@ def _look_up(table: pd.DataFrame, *_: object) -> Predictor:
 
 
 def serving_learner(config: ExperimentConfig) -> ServingLearner:
-    """Return the configured learner that trains on measured deployments alone."""
+    """Return the learner, as configured, that trains on measured deployments alone."""
     trainer = partial(make_trainer, config.trainer)
     return ServingLearner(config.network, config.fit, trainer, config.seed)
 
 
 def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> KernelFits:
-    """Return an experiment's trainings on kernels; equal settings share the cache ``folds``."""
+    """Return an experiment's training runs on kernels, which are cached in ``folds``."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
         kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed

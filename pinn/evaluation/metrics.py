@@ -1,4 +1,4 @@
-"""Errors of predicted latencies, and tables that summarize them by method and held-out part."""
+"""Errors of predicted latencies, and tables that summarize them by method and held-out data."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -33,8 +33,8 @@ class ErrorSummary:
         median: Median of the absolute percentage errors (median APE).
         mean: Mean of the absolute percentage errors (MAPE).
         p90: 90th percentile of the absolute percentage errors.
-        bias: Median of the signed percentage errors, which shows over- or underprediction.
-            Overpredictions can exceed 100 % of the measured value, underpredictions cannot.
+        bias: Median of the signed percentage errors, which shows overprediction or underprediction.
+            Overprediction can exceed 100 % of the measured value; underprediction cannot.
     """
 
     n: int
@@ -50,7 +50,7 @@ class ErrorSummary:
 def error_summary(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
 ) -> ErrorSummary:
-    """Return a summary of predicted times' errors, printed as ``median / mean (bias)`` in percent.
+    """Return a summary of prediction errors, which prints as ``median / mean (bias)`` in percent.
 
     >>> print(error_summary(np.array([1.1, 0.8]), np.array([1.0, 1.0])))
     15.0 / 15.0 (-5.0)
@@ -62,7 +62,7 @@ def error_summary(
 
 
 def percent_errors(rows: pd.DataFrame, metric: str) -> pd.Series:
-    """Return each row's signed percentage error of a latency metric; NaN if not predicted."""
+    """Return the signed percentage error of a latency metric in each row; NaN if not predicted."""
     return 100 * (rows[f"{metric}_s"] / rows[f"{metric}_measured_s"] - 1)
 
 
@@ -86,7 +86,8 @@ def summarize(predictions: pd.DataFrame, groups: Mapping[str, pd.Series]) -> pd.
             mixture-of-experts models.
 
     Returns:
-        Table with ``RESULT_COLUMNS``; ``held_out`` is ``all``, a group's name or the held-out part.
+        Table with ``RESULT_COLUMNS``; ``held_out`` is ``all``, a group's name, or the held-out
+        model or GPU.
     """
     rows = []
     for (split, method), of_method in predictions.groupby(["split", "method"], sort=False):
@@ -122,7 +123,7 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
     Args:
         path: CSV file.
         columns: Names of the columns that the table must have.
-        fault: End of the error message about a file that lacks a column.
+        fault: Final part of the error message about a file that lacks a column.
 
     Raises:
         PinnError: If the file cannot be read or lacks a column.
@@ -134,12 +135,12 @@ def read_table(path: Path, columns: Iterable[str], fault: str) -> pd.DataFrame:
 
 
 def read_results(path: Path) -> pd.DataFrame:
-    """Read an experiment's error summaries; errors are raised as in :func:`read_table`."""
+    """Read an experiment's error summaries; raises the same errors as :func:`read_table`."""
     return read_table(path, RESULT_COLUMNS, "is no results table")
 
 
 def predictions_of(folder: Path) -> pd.DataFrame | None:
-    """Read an experiment's predicted and measured times; None if its folder has none."""
+    """Read an experiment's predicted and measured times; return None if its folder has none."""
     for name, read in (("predictions.parquet", pd.read_parquet), ("predictions.csv", pd.read_csv)):
         if (folder / name).is_file():
             return read(folder / name)
@@ -153,10 +154,10 @@ CHECKPOINT_COLUMN = "checkpoint_sha256"
 
 
 def check_checkpoint(table: pd.DataFrame, path: Path) -> None:
-    """Check that a table beside a checkpoint belongs to that checkpoint.
+    """Check that a table stored next to a checkpoint belongs to it.
 
     Raises:
-        PinnError: If the table names another checkpoint; the message has both hashes.
+        PinnError: If the table belongs to another checkpoint; the message gives both hashes.
     """
     checkpoint = path.with_name(path.name.removesuffix(KEPT) + ".safetensors")
     if not path.name.endswith(KEPT) or not checkpoint.is_file():
@@ -176,7 +177,7 @@ def with_correlation(results: pd.DataFrame, predictions: pd.DataFrame) -> pd.Dat
     """Add the columns ``pearson_r`` and ``inversions`` to a table of results.
 
     They are Pearson's r of predicted and measured times, and the number of ranking inversions, over
-    all rows and for each held-out part. An inversion is a pair of rows whose measured 99th
+    all rows and for each held-out model or GPU. An inversion is a pair of rows whose measured 99th
     percentiles differ by more than 20 % and whose predicted percentiles have the opposite order.
     Inversions are counted only for the metric ``e2e_p99``.
 
@@ -215,7 +216,7 @@ RANKING_MARGIN = 1.2
 def inversions(
     predicted: Float[np.ndarray, " n"], measured: Float[np.ndarray, " n"]
 ) -> Bool[np.ndarray, "n n"]:
-    """Return, for each pair of rows, whether the clearly slower one is predicted to be faster.
+    """Return, for each pair of rows, whether the clearly slower row is predicted to be faster.
 
     A row is clearly slower if its measured time is above ``RANKING_MARGIN`` x the other's. Element
     ``[i, j]`` is true if row ``i`` is clearly slower than row ``j``, but predicted to be faster.

@@ -5,26 +5,27 @@ Files and options call the scorecard a panel. A group is one source and one mode
 - measured deployments of vLLM, and of other engines;
 - a second measurement campaign (dense 16-bit models, TPOT only);
 - serving runs, and held-out serving runs, which are in no training data;
-- whole engine steps: steps with only decodes count as TPOT, steps with prompts as TTFT;
-- public measurements of other people's servers.
+- complete engine steps: steps with only decodes count as TPOT, steps with prompts as TTFT;
+- public measurements of third-party servers.
 
-Models with deployments in the training data are predicted by the networks in ``left_out`` beside
-the checkpoint, which held them out. Serving runs of the training data are predicted by the folds
-that held out their models. For groups marked "half held out", the other half of their batch sizes
-is in the training data.
+Models with deployments in the training data are predicted by the networks in ``left_out`` next to
+the checkpoint, each trained without one model. Serving runs of the training data are predicted by
+the folds that held out their models. In groups marked "half held out", half of the batch sizes are
+in the training data.
 
 A row's error is |log(predicted / measured)|, at most log 3. Errors are averaged over a
-configuration's rows, then over a group's configurations. Groups of one model family and source
-share one weight. TPOT has a weight of two thirds. TTFT, whose errors are two to three times as
-uncertain, has one third. The error of a group with only one metric is that metric's error. TTFT
-counts only below saturation.
+configuration's rows, then over a group's configurations. Groups from the same model family and
+source share one weight. TPOT has a weight of two thirds. TTFT, whose errors are two to three times
+as uncertain, has one third. If a group has only one metric, its error is that metric's error. TTFT
+counts only for loads below saturation.
 
-A candidate replaces the shipped checkpoint on two conditions. The overall error falls with a
-probability of at least 90 %. No group's error rises by more than 1 % and beyond its noise, at a
-level that Holm's method corrects for the number of groups. Another rule is for a mechanism that
-acts in one group only: if it halves that group's error, it is adopted unless the overall error
-rises beyond its noise. Noise has two parts: a bootstrap over configurations, and the random start
-of the network. The second part is measured by trainings with equal settings and other seeds.
+A candidate replaces the shipped checkpoint if it meets two conditions. First, the overall error
+decreases with a probability of at least 90 %. Second, no group's error increases both by more than
+1 % and significantly, at a level that Holm's method corrects for the number of groups. A mechanism
+that affects only one group follows another rule: if it halves that group's error, it is adopted
+unless the overall error increases significantly. The noise of an error has two parts: sampling of
+configurations, estimated by a bootstrap, and random initialization of the network, measured by
+training with the same settings and different seeds.
 """
 
 from datetime import UTC, datetime
@@ -105,7 +106,7 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
-    """Return each (group, configuration)'s error: a weighted mean over metrics, in percent."""
+    """Return the error of each (group, configuration): a weighted mean over metrics, in percent."""
     weight = panel["metric"].map(WEIGHTS)
     key = [panel["group"], panel["configuration"]]
     return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
@@ -145,22 +146,22 @@ def group_scores(panel: pd.DataFrame) -> pd.DataFrame:
 
 
 def training_noise(lines: pd.DataFrame) -> pd.Series:
-    """Return the spread of each group's score between trainings with equal settings.
+    """Return the spread of each group's score between training runs with the same settings.
 
     Args:
-        lines: Lines of the ledger (a table of scores), one for each training.
+        lines: Rows of the ledger (a table of scores), one per training run.
 
     Returns:
-        Standard deviation of the score by group, in percent. Few trainings can agree by chance, so
-        a deviation is at least the median over the groups of the same source. Groups that are
-        missing in a line are omitted.
+        Standard deviation of the score by group, in percent. A few training runs can agree by
+        chance, so the deviation is at least the median over the groups from the same source. Groups
+        that are missing in any row are omitted.
     """
     own = lines.drop(columns=list(LEDGER)).dropna(axis=1).std()
     return own.clip(lower=own.groupby(_sources(own.index)).transform("median"))
 
 
 def shipped_noise() -> pd.Series:
-    """Read each group's :func:`training_noise` from the table beside the shipped checkpoint."""
+    """Read each group's :func:`training_noise` from the table next to the shipped checkpoint."""
     path = find_checkpoint().with_name(NOISE_FILE)
     noise = read_panel(path, "write the table with scripts/training_noise.py")
     return noise.set_index("group")["score"]
@@ -169,11 +170,11 @@ def shipped_noise() -> pd.Series:
 def read_panel(
     path: Path, remedy: str = "write the table with 'pinn evaluate panel --out'"
 ) -> pd.DataFrame:
-    """Read a table with a column ``group``, and replace names of groups from earlier versions.
+    """Read a table with a column ``group``, and replace group names used by earlier versions.
 
     Args:
         path: CSV file of ``pinn evaluate panel --out``, or of training noise by group.
-        remedy: Advice in the error message if the file is missing or is not a table.
+        remedy: What the user should do, for the error if the file is missing or is not a table.
 
     Raises:
         PinnError: If the file cannot be read.
@@ -183,7 +184,7 @@ def read_panel(
 
 
 def read_ledger(path: Path) -> pd.DataFrame:
-    """Read the ledger (a line of scores per checkpoint); replace old names of groups.
+    """Read the ledger (a row of scores per checkpoint), and replace old group names.
 
     Raises:
         PinnError: If the file cannot be read.
@@ -194,7 +195,7 @@ def read_ledger(path: Path) -> pd.DataFrame:
 
 
 def group_weights(groups: pd.Series) -> Float[np.ndarray, " groups"]:
-    """Return weights of groups in the score: model families of one source have equal weight."""
+    """Return group weights for the score; model families from one source have the same weight."""
     found = groups.str.extract(_GROUP)
     alike = found[0] + found[1].str.lower()
     return (1 / (alike.map(alike.value_counts()) * alike.nunique())).to_numpy()
@@ -206,7 +207,7 @@ _GROUP = r"([^:]+): (?:.*/)?(?:Meta-)?([A-Za-z]+)"
 
 
 def _mean(values: Float[np.ndarray, " groups"], weights: Float[np.ndarray, " groups"]) -> float:
-    """Return the weighted mean over groups, without NaN; NaN if all are NaN."""
+    """Return the weighted mean over groups, ignoring NaN; NaN if all are NaN."""
     known = ~np.isnan(values)
     return float(np.average(values[known], weights=weights[known])) if known.any() else np.nan
 
@@ -219,10 +220,10 @@ def compare_panels(
     Args:
         a: Summarized scorecard of the shipped checkpoint, as ``sum_up`` returns it.
         b: Summarized scorecard of the candidate, as ``sum_up`` returns it.
-        noise: ``training_noise`` by group, which is added to both scores. A group without a value
-            gets the median.
-        alone: Name of the only group in which B's new mechanism acts, to use the rule for such
-            mechanisms; None for the rule for all other candidates.
+        noise: ``training_noise`` by group, which is added to both scores. Groups without a value
+            get the median.
+        alone: Name of the only group that B's new mechanism affects, to apply the rule for such
+            mechanisms; None to apply the general rule.
 
     Returns:
         A table and the verdict. The table has one row per common group and, last, one for the
@@ -257,7 +258,7 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return the groups that :func:`compare_panels` omits for lack of a common configuration."""
+    """Return the groups that :func:`compare_panels` omits because they share no configuration."""
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -276,7 +277,7 @@ def _verdict(table: pd.DataFrame) -> str:
 
 
 def _rejected(p: Float[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
-    """Return which of ``n`` hypotheses Holm's method rejects at ``LEVEL``."""
+    """Return which hypotheses Holm's method rejects at significance level ``LEVEL``."""
     order = np.argsort(p)
     holds = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1) > LEVEL)
     return ~holds[np.argsort(order)]
@@ -297,7 +298,7 @@ def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws g
 
     Args:
         values: Value, such as the error in percent, of every (group, configuration).
-        pooled: Whether groups with few configurations also resample deviations of other groups.
+        pooled: Whether groups with few configurations also resample the deviations of other groups.
     """
     draw = np.random.default_rng(0)
     deviations = values - values.groupby(level=0).transform("mean")
@@ -318,7 +319,7 @@ def _sources(groups: pd.Index) -> np.ndarray:
 
 
 def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFrame:
-    """Return a checkpoint's line of the ledger: date, hash, description and scores.
+    """Return a checkpoint's row of the ledger: date, hash, description and scores.
 
     Args:
         checkpoint: Checkpoint of the candidate.
@@ -331,7 +332,7 @@ def ledger_line(checkpoint: Path, scores: pd.DataFrame, what: str) -> pd.DataFra
 
 
 def add_to_ledger(path: Path, line: pd.DataFrame) -> None:
-    """Append a checkpoint's line to the ledger, with a new column for each new group."""
+    """Append a checkpoint's row to the ledger, adding a column for each new group."""
     before = [read_ledger(path)] if path.is_file() else []
     table = pd.concat([*before, line], ignore_index=True)
     groups = sorted(set(table.columns) - set(LEDGER))

@@ -1,4 +1,4 @@
-"""Rows of the scorecard: measured times and a checkpoint's predictions of them."""
+"""Rows of the scorecard: measured times with a checkpoint's predictions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,13 +61,15 @@ def panel_rows(
     steps: Path | None = None,
     public: Sequence[Path] = (),
 ) -> pd.DataFrame:
-    """Return measured and predicted TPOT and TTFT of every group; this takes half a minute.
+    """Return measured and predicted TPOT and TTFT for every group; this takes about 30 seconds.
 
     Args:
-        checkpoint: Checkpoint with ``left_out`` and the table of its serving runs beside it.
+        checkpoint: Checkpoint, with ``left_out`` and the table of its serving runs in the same
+            folder.
         held_out_runs: CSVs of serving runs that are in no training data.
-        steps: CSV of whole steps, with ``runs.csv`` beside it; None for no steps.
-        public: Folders of public measurements of other people's servers.
+        steps: CSV of complete engine steps, with ``runs.csv`` in the same folder; None for no
+            steps.
+        public: Folders of public measurements of third-party servers.
 
     Returns:
         Table with ``ROW_COLUMNS``, times in seconds. TTFT is included only below saturation.
@@ -143,20 +145,21 @@ def _deployments(of: HeldOut) -> pd.DataFrame:
 
 
 def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.Series:
-    """Return whether each row is saturated: at least ``SATURATED`` x the time at the lowest load.
+    """Return whether each row is saturated: at least ``SATURATED`` x its time at the lowest load.
 
-    The lowest load is the first row of the same series, such as one deployment and equal lengths.
+    The lowest load is the first row of the same series, such as a deployment with fixed prompt and
+    output lengths.
 
     Args:
         rows: Measurements in order of load.
-        series: Names of the columns that are equal within a series.
+        series: Names of the columns whose values are the same within a series.
         seconds: Name of the column of times, in seconds.
     """
     return rows[seconds] >= SATURATED * rows.groupby(list(series))[seconds].transform("first")
 
 
 def _runs(checkpoint: Path) -> pd.DataFrame:
-    """Read a checkpoint's scorecard rows of serving runs, predicted by folds that held them out."""
+    """Read a checkpoint's scorecard rows for serving runs, predicted by folds without them."""
     kept = checkpoint.with_suffix(".serving_runs.csv")
     path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
     if not path.is_file():
@@ -178,7 +181,7 @@ def _runs(checkpoint: Path) -> pd.DataFrame:
 
 
 def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFrame:
-    """Return measured and predicted latencies of serving runs as scorecard rows of a source."""
+    """Return measured and predicted latencies of serving runs from one source as scorecard rows."""
     deployments = {run.name: run.deployment for run in runs}
     scores = score_runs(runs, of.latencies([run.deployment for run in runs]), "held out")
     return _of_scores(scores.assign(deployment=scores["run"].map(deployments)), source)
@@ -187,7 +190,7 @@ def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFr
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
     """Convert a ``score_runs`` table with a column ``deployment`` to scorecard rows.
 
-    Only whole runs are kept, without overloaded runs and without saturated TTFT.
+    Only metrics of whole runs are kept; overloaded runs and saturated TTFT are dropped.
     """
     # ``is_saturated`` expects the lowest load of a run first. Sorting by request rate puts the row
     # of the whole run, whose rate is NaN, after the rows of its stages.
@@ -204,10 +207,10 @@ def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
 
 
 def learned_steps(checkpoint: Path, steps: Path) -> bool:
-    """Return whether a table of whole steps was in a checkpoint's training data.
+    """Return whether a table of complete engine steps was in a checkpoint's training data.
 
     The hash of the data covers the tables of measured deployments, serving runs and whole steps, in
-    this order. The checkpoint's metadata also has the hashes of the first two tables.
+    this order. The hashes of the first two tables are also in the checkpoint's metadata.
     """
     metadata = load_checkpoint(checkpoint).metadata
     of_rows, *others = metadata["sources"]
@@ -217,7 +220,7 @@ def learned_steps(checkpoint: Path, steps: Path) -> bool:
 
 
 def read_panel_steps(path: Path) -> list[MeasuredSteps]:
-    """Read the measured times of whole engine steps that the scorecard includes."""
+    """Read the measured times of the complete engine steps that the scorecard includes."""
     return read_whole_steps(path, STEPS_GPU, STEPS_GRAPH_TOKENS)[0]
 
 

@@ -1,4 +1,4 @@
-"""Regressions of TPOT and TTFT without physics, tuned by an inner cross-validation."""
+"""Purely statistical regressions of TPOT and TTFT, tuned by an inner cross-validation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Setting:
     """Hyperparameters and target of a regression.
 
     Attributes:
-        parameters: Parameters of scikit-learn's estimator.
+        parameters: Parameters of the scikit-learn estimator.
         log: Whether the target is the logarithm of TPOT or TTFT instead of the time.
         over_floor: Whether the target is the ratio of the time to its roofline lower bound instead
             of the time.
@@ -70,11 +70,11 @@ _MLP = _both(
 
 
 def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
-    """Return regression methods: ridge and lasso on HFD-TL's basis functions, trees and an MLP.
+    """Return regression methods: ridge and lasso on HFD-TL's basis functions, trees, and an MLP.
 
     Args:
         observations: Measured deployments.
-        seed: Seed of random choices.
+        seed: Random seed.
     """
     decomposed = row_bases(observations, hierarchical_basis).of
     inputs = partial(everything, observations.set_index("row_id")[_LOAD])
@@ -98,13 +98,13 @@ def tuned_regressions(observations: pd.DataFrame, seed: int) -> list[Method]:
 
 @dataclass(frozen=True)
 class _Regression:
-    """Regression of TPOT and TTFT by scikit-learn.
+    """Regression of TPOT and TTFT with scikit-learn.
 
     Attributes:
         kind: ``ridge``, ``lasso``, ``trees`` or ``mlp``.
         inputs: Function of rows that returns the inputs for TPOT and for TTFT.
         settings: Settings from which the inner cross-validation chooses.
-        seed: Seed of random choices.
+        seed: Random seed.
     """
 
     kind: str
@@ -118,7 +118,7 @@ class _Regression:
         return self._fit(train, best)
 
     def _inner_error(self, rows: ServingRows, setting: Setting) -> float:
-        """Return a setting's median APE of TPOT, averaged over the inner folds' held-out rows."""
+        """Return a setting's median APE of TPOT on held-out rows, averaged over the inner folds."""
         errors = []
         for keep in inner_groups(rows):
             held_out = rows.take(~keep)
@@ -193,7 +193,7 @@ def _estimator(kind: str, parameters: Mapping[str, object], seed: int) -> Pipeli
 def inner_groups(rows: ServingRows) -> Iterator[Bool[np.ndarray, " n"]]:
     """Yield, for each inner fold, a mask of the rows to train on.
 
-    An inner fold holds out one model or, if all rows are of one model, one GPU.
+    An inner fold holds out one model or, if all rows are for the same model, one GPU.
     """
     models = np.array([d.model.name for d in rows.deployments])[rows.deployment]
     gpus = np.array([d.gpu.name for d in rows.deployments])[rows.deployment]
@@ -212,8 +212,8 @@ def everything(loads: pd.DataFrame, rows: ServingRows) -> Inputs:
     """Return each row's regression inputs for TPOT and for TTFT.
 
     Inputs are the features of a row's deployment, its GPU's rates, its load, step features and
-    roofline lower bounds. Loads, step features and bounds are logarithms. The inputs for TPOT and
-    for TTFT differ in step features and bounds.
+    roofline lower bounds. Loads, step features and bounds are given as logarithms. The inputs for
+    TPOT and for TTFT differ in step features and bounds.
 
     Args:
         loads: Concurrency, prompt and output tokens, by row id.

@@ -1,4 +1,4 @@
-"""Published scorecard: errors of a checkpoint, of the previous one, and of other estimators."""
+"""Published scorecard: errors of a checkpoint, the previous checkpoint, and other estimators."""
 
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
@@ -22,17 +22,17 @@ _WHOLE = "panel"
 def scorecard(checkpoint: Path) -> pd.DataFrame:
     """Return the TPOT and TTFT errors of every group of a checkpoint's scorecard (panel).
 
-    Groups in which another estimator (peer) has the lower TPOT error are first.
+    Groups in which another estimator (peer) has a lower TPOT error come first.
 
     Args:
-        checkpoint: Checkpoint with the files ``PANEL`` and ``BEFORE`` beside it, as written by
-            ``pinn evaluate panel --out``.
+        checkpoint: Checkpoint, with the files ``PANEL`` and ``BEFORE`` in the same folder, as
+            written by ``pinn evaluate panel --out``.
 
     Returns:
-        ``group``, ``rows``, and mean absolute log errors in percent, NaN if there is none:
+        ``group``, ``rows``, and mean absolute log errors in percent, NaN where there is none:
         ``tpot``, ``ttft`` and ``score``, those of the previous checkpoint with the suffix
         ``_before``, and ``tpot`` and ``ttft`` of each of ``PEERS``. ``inside`` is the percentage of
-        rows inside their intervals. ``loses`` is whether a peer's TPOT error is lower.
+        rows inside their intervals. ``loses`` states whether a peer's TPOT error is lower.
 
     Raises:
         PinnError: If a panel cannot be read.
@@ -55,7 +55,7 @@ def _scores(path: Path) -> pd.DataFrame:
 
 
 def _peer_scores(peer: str) -> pd.DataFrame:
-    """Return another estimator's TPOT and TTFT errors by group, on rows that it predicts."""
+    """Return another estimator's TPOT and TTFT errors by group, over the rows that it predicts."""
     answers = released_predictions(peer)[["row_id", "tpot_s", "ttft_s"]].dropna()
     rows = panel_deployments().merge(answers, on="row_id", suffixes=("", "_peer"))
     tables = []
@@ -68,7 +68,7 @@ def _peer_scores(peer: str) -> pd.DataFrame:
 
 
 def scorecard_grid(table: pd.DataFrame) -> Grid:
-    """Return the scorecard as text: ``TPOT / TTFT`` errors, held-out part, source and licence."""
+    """Return the scorecard as a grid: ``TPOT / TTFT`` errors, held-out data, source and licence."""
     about = {row["set"]: row for row in sources()}
     peers = [_TITLES[peer] for peer in PEERS]
     headings = "set", "held out", "source", "licence", "rows", "inside", "this", "before", *peers
@@ -92,7 +92,7 @@ def _pair(row: Mapping[Hashable, float], end: str) -> str:
 
 
 def sources() -> Iterator[dict[str, str]]:
-    """Yield the held-out part, source and licence of each set of evaluation data."""
+    """Yield what is held out, the source and the licence for each set of evaluation data."""
     folder = data_folder("public")
     yield from read_rows(folder / "sources.csv")
     listed = yaml.safe_load((folder / "sets.yaml").read_text(encoding="utf-8"))

@@ -33,7 +33,7 @@ from pinn.training.serving_rows import ServingRows
 def read_runs(
     path: Path, gpu: str | None, model_configs: Path | None, seed: int
 ) -> Sequence[MeasuredRun]:
-    """Read serving runs from a CSV, or from folders of inference-perf, which need ``gpu``."""
+    """Read serving runs from a CSV file or, with ``gpu`` given, from folders of inference-perf."""
     folders = [path] if measured_runs.is_load_report(path) else []
     if path.is_dir() and not folders:
         folders = sorted(filter(measured_runs.is_load_report, path.iterdir()))
@@ -52,7 +52,7 @@ OVERLOADED = 0.05
 def score_checkpoint(
     runs: Sequence[MeasuredRun], checkpoint: Path, intervals: bool = False
 ) -> tuple[pd.DataFrame, str]:
-    """Compare serving runs' measured latencies with those that a checkpoint's network predicts.
+    """Compare measured latencies of serving runs with the predictions of a checkpoint's network.
 
     Intervals need two more simulations per run.
 
@@ -73,12 +73,12 @@ def score_checkpoint(
 def score_runs(
     runs: Sequence[MeasuredRun], latencies: Sequence[LinearLatency], method: str
 ) -> pd.DataFrame:
-    """Simulate runs and compare their client metrics with measured metrics.
+    """Simulate runs and compare the resulting client metrics with the measured ones.
 
     Args:
         runs: Measured serving runs.
         latencies: Coefficients of each run's deployment.
-        method: Name of the coefficients' source in the table.
+        method: Name of the prediction method, for the column ``method``.
 
     Returns:
         One row per run, stage (``all`` is the whole run) and metric (``figure``): ``method``,
@@ -121,11 +121,11 @@ def stage_rate(run: MeasuredRun, stage: str) -> float:
 
 
 def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return median, mean and maximum absolute error per method, metric and part of the runs.
+    """Return median, mean and maximum absolute error per method, metric and subset of the runs.
 
-    Parts are ``all`` runs, the runs of each model, and ``stages`` (every stage of a run by itself).
-    Overloaded runs are only in the part ``overloaded``: near saturation, queue time magnifies an
-    error of the step time many times.
+    The subsets are ``all`` runs, the runs of each model, and ``stages`` (every stage of a run
+    separately). Overloaded runs are only in the subset ``overloaded``, because queue time near
+    saturation magnifies errors of step times.
     """
     overloaded = scores["failed_measured"] >= OVERLOADED
     whole = scores["stage"] == WHOLE_RUN
@@ -144,7 +144,7 @@ def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return pairs of runs, the slower first, whose p99 E2E latency is predicted in wrong order.
+    """Return pairs of runs, slower one first, whose p99 E2E latency is predicted in reverse order.
 
     Args:
         scores: Scores of one method, as :func:`score_runs` returns them.
@@ -169,7 +169,7 @@ HELD_OUT = ", model held out"
 def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[ModelSpec]:
     """Return one model for each model shape with serving runs, sorted by name.
 
-    If a measured deployment's model has the shape of a run's model, it represents both:
+    If the model of a measured deployment has the same shape as a run's model, it represents both:
     Llama-3.3-70B's rows and Llama-3.1-70B's runs are held out together.
     """
     of_rows = {d.model.name: d.model for d in rows.deployments}
@@ -186,7 +186,7 @@ def left_out_models(rows: ServingRows, runs: Sequence[MeasuredRun]) -> list[Mode
 def run_folds(
     rows: ServingRows, runs: Sequence[MeasuredRun]
 ) -> list[tuple[Fold, list[MeasuredRun]]]:
-    """Return a cross-validation fold for each held-out model, with the runs to test it on."""
+    """Return a cross-validation fold for each held-out model, with the runs on which to test it."""
     return [
         (
             fold_of(without_model(rows, model), runs, Exclusion(models=(model,))),
@@ -199,17 +199,17 @@ def run_folds(
 def score_left_out(
     learner: KernelLearner, folds: Sequence[tuple[Fold, list[MeasuredRun]]], root: Path
 ) -> pd.DataFrame:
-    """Score each fold's network and teacher (kernel sums) on serving runs of the held-out model.
+    """Score each fold's network and teacher (summed kernel times) on runs of the held-out model.
 
     Returns:
-        Table as :func:`score_runs` returns it; names of methods end in ``HELD_OUT``.
+        Table as :func:`score_runs` returns it; method names end in ``HELD_OUT``.
     """
     each = (score_learned(learn_fold(learner, fold, root), test, HELD_OUT) for fold, test in folds)
     return pd.concat(each, ignore_index=True)
 
 
 def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "") -> pd.DataFrame:
-    """Return latency errors on serving runs, for a training's network and its teacher."""
+    """Return latency errors on serving runs for a trained network and its teacher."""
     latencies = {
         TEACHER: run_latencies(learned.fit, runs, run_parts(learned.teacher.kernels, runs)),
         NETWORK: network_latencies(learned.network, runs),
@@ -221,14 +221,14 @@ def score_learned(learned: Learned, runs: Sequence[MeasuredRun], suffix: str = "
 def network_latencies(
     network: CoefficientNetwork | NetworkWeights, runs: Sequence[MeasuredRun]
 ) -> list[LinearLatency]:
-    """Return the coefficients that a network predicts for each run's deployment."""
+    """Return the latency model that a network predicts for each run's deployment."""
     deployments = [run.deployment for run in runs]
     found = surrogate.predict_coefficients(network, deployments)
     return list(map(LinearLatency, deployments, found.beta, found.alpha))
 
 
 def run_results(scores: pd.DataFrame) -> pd.DataFrame:
-    """Summarize the errors on held-out models' serving runs as rows with ``RESULT_COLUMNS``."""
+    """Summarize the errors on serving runs of held-out models as rows with ``RESULT_COLUMNS``."""
     left_out = scores["method"].str.endswith(HELD_OUT)
     whole = scores[left_out & (scores["stage"] == WHOLE_RUN)]
     rows = []
@@ -259,11 +259,11 @@ def with_intervals(
         scores: Table of ``score_runs`` for these runs and coefficients.
         runs: Measured serving runs.
         latencies: Coefficients of each run's deployment.
-        checkpoint: Checkpoint with its intervals beside it.
+        checkpoint: Checkpoint with its intervals in the same folder.
 
     Returns:
-        ``scores`` with ``low_s`` and ``high_s``, seconds. ``high_s`` is infinite if no request is
-        served at the slow end.
+        ``scores`` with ``low_s`` and ``high_s``, seconds. ``high_s`` is infinite if no request
+        completes at the slow end.
 
     Raises:
         PinnError: If the checkpoint has no intervals.

@@ -1,4 +1,4 @@
-"""Comparison of two checkpoints, coefficient files or evaluations, side A and side B.
+"""Comparison of two checkpoints, coefficient files or evaluations, called side A and side B.
 
 Prediction errors, step times and coefficients are compared.
 """
@@ -92,8 +92,8 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
         method: Method whose errors are compared, in tables with several methods.
 
     Raises:
-        PinnError: If a side is no such file or lacks the method, or if the sides have nothing in
-            common.
+        PinnError: If a side is not one of these or lacks the method, or if the sides have nothing
+            in common.
     """
     sides = _read_side(a, method), _read_side(b, method)
     named = zip((f"A ({a})", f"B ({b})"), sides, strict=True)
@@ -189,7 +189,7 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
-    """Return a calibration's error summaries, with a split per period and kind of step."""
+    """Return a calibration's error summaries, with a split for each period and type of step."""
     columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
     errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
     rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]
@@ -210,7 +210,7 @@ def _ends(path: Path) -> dict[str, tuple[float, float]]:
 
 
 def _deployments(a: _Side, b: _Side) -> dict[str, Deployment]:
-    """Return the deployments of which both sides have coefficients, by label."""
+    """Return the deployments for which both sides have coefficients, by label."""
     if any(side.surrogate is None and side.given is None for side in (a, b)):
         return {}
     files = [side.given.configuration() for side in (a, b) if side.given is not None]

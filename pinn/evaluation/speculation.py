@@ -1,10 +1,11 @@
 """TPOT by acceptance rate, for measurements that do not record multi-token prediction (MTP).
 
-The measurements record neither the number of drafted tokens nor their acceptance. The printed table
-shows which acceptance rate would explain the measured TPOT. Times are those of the closed loop's
-mean step, without a simulation. In this step, B requests decode, each halfway through its output. A
-request ends after output / E steps, where ``output`` is its number of output tokens and E its mean
-number of tokens per step. On average, B E / output prompts are therefore computed in a step, too.
+The measurements record neither the number of draft tokens nor their acceptance rate. The printed
+table shows which acceptance rate would explain the measured TPOT. Times are computed for the closed
+loop's mean step, without a simulation. In this step, B requests decode, each halfway through its
+output. A request completes after output / E steps, where ``output`` is its number of output tokens
+and E its mean number of tokens per step. On average, a step therefore also computes B E / output
+prompts.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 def speculating(one: MeasuredDeployment, tokens: int, acceptance: float) -> Deployment:
-    """Return a row's deployment with multi-token prediction that drafts ``tokens`` per step."""
+    """Return a row's deployment with multi-token prediction of ``tokens`` draft tokens per step."""
     serving = replace(one.served.serving, speculative_acceptance=str(acceptance))
     if serving.engine == SGLANG:
         drafted = replace(
@@ -68,13 +69,13 @@ def mean_tpot_s(
 def score_speculating(
     rows: pd.DataFrame, of: HeldOut, tokens: int, acceptances: Sequence[float] = ACCEPTANCES
 ) -> pd.DataFrame:
-    """Predict every row's TPOT without drafts, and with drafts at each acceptance rate.
+    """Predict every row's TPOT without draft tokens, and with them at each acceptance rate.
 
     Args:
         rows: Rows as ``pinn.training.data.engine_deployments.read_speculating`` returns them.
-        of: Predictor of the coefficients of each row's deployment.
-        tokens: Number of tokens drafted per step.
-        acceptances: Acceptance rates of a drafted token.
+        of: Predictor of coefficients for each row's deployment.
+        tokens: Number of draft tokens per step.
+        acceptances: Acceptance rates of a draft token to try.
 
     Returns:
         The rows with ``tpot_s_plain`` and ``tpot_s_ACCEPTANCE``, seconds.

@@ -1,4 +1,4 @@
-"""Evaluation suite: errors of every split, method and metric, in one table on disk."""
+"""Evaluation suite: errors for every split, method and metric, in one table on disk."""
 
 from functools import partial
 from pathlib import Path
@@ -37,10 +37,10 @@ def run_suite(config: ExperimentConfig) -> dict[str, object]:
 
     Args:
         config: Configuration as ``conf/experiment/suite.yaml`` composes it. With ``fast``, nothing
-            is fitted: trained methods are scored only on predictions that are on disk.
+            is fitted: trained methods are scored only on predictions already on disk.
 
     Returns:
-        Paths of the written files, and best methods by split and metric, as JSON values.
+        Paths of the written files, and the best methods by split and metric, as JSON-ready values.
 
     Raises:
         PinnError: If data or configuration are invalid.
@@ -108,7 +108,7 @@ def _predictions(
 
 
 def _learned(config: ExperimentConfig, measured: Measured) -> list[methods.Method]:
-    """Return the prediction methods that need a fit, in order of increasing fitting time."""
+    """Return the prediction methods that require a fit, in order of increasing fitting time."""
     found: list[methods.Method] = [
         *formulas.fitted_formulas(measured.observations),
         *tuned_regressions(measured.observations, config.seed),
@@ -149,12 +149,12 @@ def _write_tables(
 
 
 def _write_coverage(config: ExperimentConfig, measured: Measured, found: pd.DataFrame) -> None:
-    """Write the coverage of prediction intervals on data to which they were not calibrated.
+    """Write the coverage of prediction intervals on data that was not used to calibrate them.
 
-    With ``fast``, write the coverage that is stored with the shown checkpoint's intervals.
+    With ``fast``, write the coverage stored with the shown checkpoint's intervals.
 
     Raises:
-        PinnError: If there are no errors to calibrate intervals to.
+        PinnError: If there are no errors from which to calibrate intervals.
     """
     folder = Path(config.output_dir)
     if not config.kernels.enabled:

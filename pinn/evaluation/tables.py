@@ -1,4 +1,4 @@
-"""Tables of an evaluation for a terminal or a page, made from saved files."""
+"""Tables of an evaluation for a terminal or a page, generated from saved files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -42,12 +42,12 @@ def frame_grid(
     text: int = 1,
     strong: Iterable[bool] = (),
 ) -> Grid:
-    """Return columns of a frame as a grid, with ``-`` for missing values.
+    """Return columns of a DataFrame as a grid, with ``-`` for missing values.
 
     Args:
-        rows: Frame to show.
-        columns: Name of the frame's column by heading, optionally ``name:format`` with a Python
-            format.
+        rows: DataFrame to show.
+        columns: Column of the DataFrame by heading, as ``name`` or, with a Python format,
+            ``name:format``.
         caption: Caption of the grid.
         text: Number of text columns, from the left.
         strong: Whether each row is emphasized; empty for no emphasis.
@@ -68,7 +68,7 @@ def frame_grid(
 
 
 def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
-    """Print median TPOT and TTFT errors of ``_KNOWN`` methods, and mark the best methods.
+    """Print the median TPOT and TTFT errors of the methods ``_KNOWN``, and mark the best methods.
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
@@ -88,7 +88,7 @@ def print_overview(results: pd.DataFrame, ranking: pd.DataFrame) -> None:
 
 
 def print_results(results: pd.DataFrame, evidence: str = "") -> None:
-    """Print one table of errors per split and metric, with a row per held-out part and method.
+    """Print a table of errors per split and metric, one row per held-out model or GPU and method.
 
     Args:
         results: Table with ``pinn.evaluation.metrics.RESULT_COLUMNS``.
@@ -115,7 +115,7 @@ def screen_grid(part: pd.DataFrame) -> Grid:
 
 
 def error_grid(heading: str, part: pd.DataFrame, methods: list[str], models_only: bool) -> Grid:
-    """Return a table of methods' ``median / mean`` errors, by held-out part and group of rows."""
+    """Return a table of methods' ``median / mean`` errors, by held-out data and group of rows."""
     counts = part.groupby("held_out")["n"].max()
     cells = {
         (row["held_out"], row["method"]): f"{row['median']:.1f} / {row['mean']:.1f}"
@@ -141,7 +141,7 @@ def print_decisions(table: pd.DataFrame) -> None:
 
 
 def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> Grid:
-    """Return a table of each method's mean throughput loss, missed TPOT limits and loss by model.
+    """Return a table of each method's mean throughput loss, missed TPOT limits, and loss by model.
 
     Args:
         part: Rows of one split.
@@ -187,7 +187,7 @@ def print_scores(scores: pd.DataFrame) -> None:
 def print_summary(
     summary: pd.DataFrame, inversions: Mapping[str, Sequence[tuple[str, str]]]
 ) -> None:
-    """Print median, mean and maximum error by latency metric, and wrongly ranked pairs of runs."""
+    """Print median, mean and maximum error by latency metric, and wrongly ordered pairs of runs."""
     console = page(WIDEST)
     shown = summary[summary["part"].isin(["all", "stages", "overloaded"])]
     columns = {"method": "method", "part": "part", "figure": "figure"}
@@ -204,7 +204,7 @@ def print_summary(
 
 
 def _is_shown(held_out: str) -> bool:
-    """Return whether a held-out part is printed; within a group only if it is in ``DETAILED``."""
+    """Return whether to print a held-out model or GPU; within a group only if in ``DETAILED``."""
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 

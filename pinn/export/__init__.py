@@ -1,1 +1,1 @@
-"""Exports: ONNX graphs, coefficient tables, and files for Go programs, BLIS and llm-d."""
+"""Exporters: ONNX graphs, coefficient tables, and files for Go programs, BLIS and llm-d."""

@@ -1,4 +1,4 @@
-"""Grid of batches over numbers of decodes and prompts, on which a fit for BLIS limits errors."""
+"""Grid of batches by number of decodes and prompts, whose errors are limited in a fit for BLIS."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ MOST_PROMPTS = 4
 
 @dataclass(frozen=True)
 class Lengths:
-    """Mean prompt length and mean output length of the requests of a load, in tokens."""
+    """Mean prompt length and mean output length of a load's requests, in tokens."""
 
     prompt: int
     output: int
 
     @property
     def context(self) -> int:
-        """Return the context of a request that has generated half of its output, in tokens."""
+        """Return the context length, in tokens, of a request after half of its output."""
         return self.prompt + self.output // 2
 
 
@@ -56,7 +56,7 @@ def request_lengths(latency: linear_latency.LinearLatency) -> list[Lengths]:
 
 
 def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Timed:
-    """Return BLIS's features and the surrogate's step times of batches.
+    """Return BLIS's features and the surrogate's step times for batches.
 
     Each prompt of a batch is computed within that batch's step.
     """
@@ -73,9 +73,9 @@ def timed(latency: linear_latency.LinearLatency, batches: Sequence[Batch]) -> Ti
 def step_us(
     latency: linear_latency.LinearLatency, decodes: float, lengths: Lengths, *, prompt: bool = False
 ) -> float:
-    """Return the step time of ``decodes`` decodes and, optionally, a prompt, in microseconds.
+    """Return the time in microseconds of a step with ``decodes`` decodes and, optionally, a prompt.
 
-    Between whole numbers of decodes, the time is interpolated.
+    Times between integer numbers of decodes are interpolated.
     """
     low = max(int(decodes), 1)
     beside = Batch.prefill(int(prompt), lengths.prompt)
@@ -89,7 +89,7 @@ class Guard:
     """Batches whose step time errors are limited in a fit of BLIS's coefficients.
 
     Attributes:
-        batches: BLIS's features and the surrogate's step times of the batches.
+        batches: BLIS's features and the surrogate's step times for the batches.
         shapes: Number of decodes, number of prompts and tokens per prompt of each batch,
             ``[batches, 3]``.
     """
@@ -113,11 +113,11 @@ class Guard:
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Return batches whose errors a fit limits, for 1 to the maximum number of decodes.
+    """Return the batches whose errors a fit limits, with 1 to the maximum number of decodes.
 
     Contexts are 0.5, 1.25 and 3 times a prompt's length. Each number of decodes occurs without a
-    prompt, with one prompt, which is cut to the token budget, and with up to ``MOST_PROMPTS`` whole
-    prompts.
+    prompt, with one prompt (truncated to the token budget), and with up to ``MOST_PROMPTS``
+    complete prompts.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe

@@ -1,4 +1,4 @@
-"""Step features of the Go simulator BLIS, and a fit of coefficients to them."""
+"""Step features of the Go simulator BLIS, and the fit of its coefficients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BlisSums:
     """Sums over the requests of each batch, from which BLIS's basis functions are computed.
 
     Attributes:
-        prefill_tokens: T_p, new tokens of requests that process their prompt.
+        prefill_tokens: T_p, number of new tokens of requests that process their prompt.
         decode_requests: T_d, number of decodes.
         decode_context: C, sum over decodes of ProgressIndex, BLIS's name for the tokens that a
             request has so far.
@@ -66,7 +66,7 @@ class BlisSums:
         return cls(sums.prefill_tokens, sums.decode_requests, progress, sums.requests, prompt_reach)
 
     def scaled(self, factor: float) -> BlisSums:
-        """Multiply the sums by ``factor``, for example to add up equal replicas."""
+        """Multiply the sums by ``factor``, for example to sum over identical replicas."""
         return BlisSums(*(factor * values for values in vars(self).values()))
 
 
@@ -91,10 +91,10 @@ def _times(mean: Counts, own: Counts) -> Counts:
 
 
 def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis"]:
-    """Return the values X of BLIS's basis functions for batches, in microseconds.
+    """Return the values (X) of BLIS's basis functions for batches, in microseconds.
 
     Args:
-        m: Numbers by which BLIS describes the deployment's model and GPU.
+        m: BLIS's description of the deployment's model and GPU.
         s: Sums of batches, over all data-parallel replicas.
     """
     tp, dp, group = m.tensor_parallel, m.data_parallel, m.tensor_parallel * m.data_parallel
@@ -136,7 +136,7 @@ def blis_features(m: BlisModel, s: BlisSums) -> Float[np.ndarray, "batches basis
 def blis_step_us(
     features: Float[np.ndarray, "batches basis"], beta: Float[np.ndarray, " basis"]
 ) -> Float[np.ndarray, " batches"]:
-    """Return BLIS's step time: the sum of beta x X, truncated to whole microseconds, at least 1."""
+    """Return BLIS's step time: the sum of coefficients (beta) x features, in us, at least 1."""
     return np.maximum(np.trunc(features @ beta), 1.0)
 
 
@@ -166,7 +166,7 @@ _BEYOND_SUMS = (1000.0, 30.0, 10.0)
 
 @dataclass(frozen=True)
 class Timed:
-    """BLIS's features and the surrogate's step times of batches.
+    """BLIS's features and the surrogate's step times for batches.
 
     Attributes:
         features: Values of BLIS's basis functions for each batch, ``[batches, basis]``.
@@ -181,23 +181,23 @@ class Timed:
 
     @property
     def relative(self) -> Float[np.ndarray, "batches basis"]:
-        """Divide features by step times; their product with exact coefficients is 1."""
+        """Divide features by step times, so that their product with exact coefficients is 1."""
         return self.features / self.step_us[:, None]
 
     def errors(self, beta: Float[np.ndarray, " basis"]) -> Float[np.ndarray, " batches"]:
-        """Return the relative step time error BLIS / surrogate - 1 of each batch."""
+        """Return each batch's relative step time error, BLIS / surrogate - 1."""
         return blis_step_us(self.features, beta) / self.step_us - 1
 
 
 @dataclass(frozen=True)
 class Limited:
-    """Batches whose step time errors a fit limits, as far as BLIS's formula allows.
+    """Batches whose step time errors are limited in a fit, as far as BLIS's formula allows.
 
     Attributes:
-        batches: BLIS's features and the surrogate's step times of the batches.
+        batches: BLIS's features and the surrogate's step times for the batches.
         limit: Maximum absolute relative error of a step time.
-        weight: Weight, relative to the mean error, of the excess of the maximum error over the
-            limit.
+        weight: Weight of the excess of the maximum error over the limit, relative to the mean
+            error.
     """
 
     batches: Timed
@@ -210,8 +210,9 @@ class Projection:
     """Coefficients of BLIS fitted to the surrogate's step times, with their errors.
 
     Attributes:
-        beta: Values for BLIS's option ``--beta-coeffs``, in the order of ``BASIS``.
-        zeroed: Names of basis functions with coefficient 0 although they occur in the batches;
+        beta: Step-time coefficients, for BLIS's option ``--beta-coeffs``, in the order of
+            ``BASIS``.
+        zeroed: Names of basis functions whose coefficient is 0 although they occur in the batches;
             constants are not listed.
         errors: Relative step time errors |BLIS - surrogate| / surrogate of held-out batches.
     """
@@ -227,7 +228,7 @@ class Projection:
 
 
 def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
-    """Fit BLIS's coefficients to every second batch, and evaluate them on the remaining batches.
+    """Fit BLIS's coefficients to every second batch, and evaluate them on the other batches.
 
     Args:
         batches: Batches of a load.
@@ -240,16 +241,16 @@ def project(batches: Timed, guards: Sequence[Limited] = ()) -> Projection:
 
 
 def fit(batches: Timed, guards: Sequence[Limited] = ()) -> Float[np.ndarray, " basis"]:
-    """Return non-negative coefficients for BLIS with the smallest mean error within limits.
+    """Return the non-negative coefficients for BLIS with the smallest mean error within limits.
 
     Errors are absolute relative errors of step times. BLIS's formula is linear where the
-    surrogate's step time is curved, so a good line for most batches has large errors at a few
-    others. Least absolute deviations tolerate these.
+    surrogate's step time is nonlinear, so a good fit to most batches has large errors for a few.
+    Least absolute deviations tolerate such outliers.
 
     Three sums of step times are limited to small relative errors: over all batches (the engine's
     time), weighted by requests (E2E latency), and over batches with a prompt (TTFT). The error of
-    each batch in ``guards`` is limited, too. Limits that cannot be met are exceeded as little as
-    possible. The fit is one linear program.
+    each batch in ``guards`` is also limited. Limits that cannot be met are exceeded as little as
+    possible. The fit is a single linear program.
     """
     size = np.linalg.norm(batches.relative, axis=0)
     used = (size > 0) & _FITTED
@@ -273,13 +274,13 @@ def least_deviations(
     weights: Sequence[float],
     least: Float[np.ndarray, " used"] | None = None,
 ) -> Float[np.ndarray, " used"]:
-    """Return coefficients that exceed limits of |row . coefficients - 1| as little as possible.
+    """Return coefficients that exceed limits on |row . coefficients - 1| as little as possible.
 
     Args:
-        limited: Tuples of rows, the allowed distance of row . coefficients from 1, and an index per
-            row of its excess over that distance. Rows with the same index share one excess, their
-            largest.
-        weights: Weight of the excesses of each tuple in the minimized sum.
+        limited: Tuples of rows, the maximum allowed |row . coefficients - 1|, and an index per row
+            of its excess over this maximum. Rows with the same index share one excess, the largest
+            of theirs.
+        weights: Weight of each tuple's excesses in the minimized sum.
         least: Minimum of each coefficient; 0 by default.
     """
     counts = [int(which.max()) + 1 for _, _, which in limited]
@@ -304,7 +305,7 @@ def least_deviations(
 def _sums(
     rows: Float[np.ndarray, "batches used"], batches: Timed
 ) -> Float[np.ndarray, "sums used"]:
-    """Return rows whose products with coefficients are sums of step times.
+    """Return rows whose dot products with the coefficients are sums of step times.
 
     The sums are over all batches, over all batches weighted by requests, and over batches with
     prompts. Each row is divided by the surrogate's sum, so that row . coefficients is 1 for an

@@ -1,4 +1,4 @@
-"""Export of a folder per configuration for an unmodified BLIS, and of a table of coefficients."""
+"""Export of one folder per configuration for an unmodified BLIS, and of a coefficient table."""
 
 import re
 import shlex
@@ -30,9 +30,9 @@ _PICK = Path(__file__).with_name("blis_pick.awk")
 
 
 def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object]) -> str:
-    """Return the text of a file for BLIS's ``--defaults-filepath``.
+    """Return the content of a file for BLIS's ``--defaults-filepath``.
 
-    Facts are written as comments, since BLIS rejects unknown keys.
+    Additional facts are written as comments, because BLIS rejects unknown keys.
     """
     comments = [f"# {name}: {json_text(value)}" for name, value in facts.items()]
     beta = ", ".join(repr(value) for value in vector.projection.beta.tolist())
@@ -42,7 +42,7 @@ def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object])
 
 
 def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return facts on a coefficient vector: its load, and its errors under this and other loads."""
+    """Return facts about a coefficient vector: its load, and its errors on all loads."""
     low, high = vector.taken
     facts: dict[str, object] = {
         "load": vector.load,
@@ -78,7 +78,7 @@ def folder_name(configured: Configured, row: int) -> str:
 
 
 def file_name(text: str) -> str:
-    """Remove characters from a text that are unsafe in file names or in a shell."""
+    """Remove characters that are unsafe in file names or in a shell."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)
 
 
@@ -102,8 +102,8 @@ def write_configuration(
         vectors: Coefficient vectors as ``blis_vectors`` returns them.
         kv_blocks: Number of KV blocks as ``blis_kv_blocks`` returns it.
         out: Folder in which the configuration's folder is created.
-        worst_error: Largest relative step time error with which ``run.sh`` still uses the vector
-            for all loads by default.
+        worst_error: Maximum relative step time error up to which ``run.sh`` uses the vector for all
+            loads by default.
     """
     deployment = configured.deployments[row]
     folder = out / folder_name(configured, row)
@@ -133,7 +133,7 @@ def write_configuration(
 def run_script(
     configured: Configured, row: int, vectors: Vectors, kv_blocks: int, worst_error: float
 ) -> str:
-    """Return the shell script that runs BLIS for one configuration."""
+    """Return a shell script that runs BLIS for one configuration."""
     deployment = configured.deployments[row]
     flags = blis_model.blis_flags(deployment, kv_blocks)
     note = "# total-kv-blocks are those that hold as many requests of mean length.\n"
@@ -168,7 +168,7 @@ def _error(batch: blis_vectors.WorstBatch | None) -> float | None:
 
 
 def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return a row of ``loads.csv``: coefficients by name, their load, and step time errors."""
+    """Return a row of ``loads.csv``: the coefficients by name, their load, and step time errors."""
     replicas, beta = v.replicas, v.projection.beta.tolist()
     return {
         "load": v.load,
@@ -193,7 +193,7 @@ def vector_row(v: blis_vectors.BlisVector) -> dict[str, object]:
 
 
 def write_summary(configured: Configured, vectors: Mapping[int, Vectors], path: Path) -> None:
-    """Write a table with the rows of ``loads.csv`` of all configurations."""
+    """Write a table with the rows of all configurations' ``loads.csv``."""
     rows = [
         {"folder": folder_name(configured, row)} | vector_row(v)
         for row, found in vectors.items()
@@ -212,7 +212,8 @@ def write_folders(
 
     Args:
         configured: Configurations with coefficients.
-        files: Files of loads that the configurations will serve, in addition to the steady loads.
+        files: Files of loads that the configurations will serve, exported in addition to the steady
+            loads.
         out: Folder in which the configurations' folders are created.
         worst_error: Maximum accepted relative error of a step time.
         skip: Whether to skip configurations that cannot be exported.
@@ -234,7 +235,7 @@ def write_folders(
 
 
 def _named_loads(files: Sequence[Path]) -> list[Workload]:
-    """Return the loads in files, with names that are safe in file names and in a shell."""
+    """Read loads from files, with names that are safe in file names and in a shell."""
     loads = [load_workload(path) for path in files]
     loads = [replace(load, name=file_name(load.name)) for load in loads]
     counts = Counter([blis_vectors.MIX, *(load.name for load in loads)])

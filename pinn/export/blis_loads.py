@@ -1,4 +1,4 @@
-"""Simulation of the loads that BLIS's coefficients are fitted to: batches and delays."""
+"""Simulation of the loads to which BLIS's coefficients are fitted: batches and delays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,13 +39,13 @@ _REQUESTS, _EACH = 50, 8
 
 @dataclass(frozen=True)
 class Seen:
-    """Batches and delays of a deployment that is simulated under one load.
+    """Batches and delays of a deployment, simulated under one load.
 
     Attributes:
         load: Name of the load, or ``mix`` for all loads together.
-        batches: BLIS's basis functions and the surrogate's step times of the batches.
+        batches: Values of BLIS's basis functions and the surrogate's step times for the batches.
         mean_step_us: Mean step time over all steps, in microseconds.
-        lengths: Mean prompt and output tokens of a request.
+        lengths: Mean prompt and output lengths of a request.
         decodes: Number of decodes in a step of one replica, averaged over decoding requests: a step
             with n decodes counts n times.
         first_token_delay_us: Part of the median TTFT that BLIS's own simulation of queue and steps
@@ -54,11 +54,10 @@ class Seen:
         prompts: 99th percentile of the number of prompts in steps with prompts, at most
             ``MOST_PROMPTS``.
         output_per_s: Output tokens per second of all replicas at the load's mean number of decodes,
-            without the time of prompts.
+            excluding the time for prompts.
         overloaded: Whether more than a share ``WAITING`` of the requests wait for a place in the
             batch or are preempted.
-        shared: Relative increase of the steps' time if decodes did not share the reading of cached
-            prompts.
+        shared: Relative increase in step time if decodes did not share reads of cached prompts.
     """
 
     load: str
@@ -75,7 +74,7 @@ class Seen:
 
 
 def rate_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> float:
-    """Return the requests per second that keep ``decodes`` requests decoding in each replica."""
+    """Return the request rate in 1/s that keeps ``decodes`` requests decoding in each replica."""
     alone = step_us(latency, decodes, lengths)
     prompt_us = step_us(latency, decodes, lengths, prompt=True) - alone
     return decodes / (lengths.output * alone + decodes * prompt_us) / MICROSECOND
@@ -88,9 +87,9 @@ def _output_per_s(latency: LinearLatency, lengths: Lengths, decodes: float) -> f
 
 
 def most_decodes(latency: LinearLatency, lengths: Lengths) -> int:
-    """Return the maximum number of requests in one replica's step.
+    """Return the maximum number of requests in a step of one replica.
 
-    It is limited by the engine's maximum of running requests and by the size of the KV cache.
+    It is limited by the engine's maximum number of running requests and by the KV cache size.
     """
     deployment = latency.deployment
     layout = kv_layout(deployment, EngineSpec())
@@ -115,7 +114,7 @@ def standard_decodes(latency: LinearLatency, lengths: Lengths) -> list[float]:
 def steady_load(latency: LinearLatency, lengths: Lengths, decodes: float) -> Workload:
     """Return a load that keeps ``decodes`` requests decoding in each replica.
 
-    Requests arrive at random. Their lengths vary around ``lengths``, and no prompts are shared.
+    Requests arrive at random. Their lengths vary around ``lengths``, and no prompts share a prefix.
     """
     replicas = latency.deployment.recipe.data_parallel_size
     rate = rate_per_s(latency, lengths, decodes) * replicas
@@ -140,9 +139,9 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
     """Simulate a load twice: with BLIS's scheduling, and with the surrogate's engine.
 
     BLIS schedules a batch only after the previous one has ended, and its only delays are its
-    alphas. The first simulation therefore uses synchronous scheduling, the surrogate's step times
-    and alpha 0. The additional TTFT of the second simulation is the delay that BLIS needs as its
-    alpha.
+    request coefficients (alpha). The first simulation therefore uses synchronous scheduling, the
+    surrogate's step times and an alpha of 0. The additional TTFT in the second simulation is the
+    delay that BLIS needs as alpha.
 
     Raises:
         PinnError: If the deployment cannot serve the load.
@@ -177,9 +176,9 @@ def observe(latency: LinearLatency, workload: Workload) -> Seen:
 
 
 def _steady_steps(steps: StepRecords) -> StepRecords:
-    """Return the steps between the first and the last batch size in the top quarter.
+    """Return the steps from the first to the last batch whose size is in the top quarter.
 
-    Before and after these steps the batch fills or drains, unlike under a continuous load.
+    Before and after these steps the batch fills up or drains, unlike under a continuous load.
     """
     requests = steps.sums.requests
     full = np.flatnonzero(requests >= np.quantile(requests, 0.75))
@@ -204,10 +203,10 @@ def is_overloaded(run: Run) -> bool:
 
 
 def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded: bool) -> float:
-    """Return the median part of TTFT that BLIS does not simulate, in seconds.
+    """Return the median over requests of the part of TTFT that BLIS does not simulate, in seconds.
 
-    Under overload, queue time is excluded: queue times of the two simulations would differ by more
-    than the missing part.
+    Under overload, queue time is excluded, because the queue times of the two simulations would
+    differ by more than this part.
     """
     if not overloaded:
         return float(np.nanmedian(whole.ttft_s - blis.ttft_s))
@@ -217,7 +216,7 @@ def _first_token_delay_s(blis: RequestRecords, whole: RequestRecords, overloaded
 
 
 def _shared(latency: LinearLatency, steps: StepRecords) -> float:
-    """Return by how much steps would take longer if decodes did not share cached prompts."""
+    """Return the relative step time increase if decodes did not share reads of cached prompts."""
     saved, whole = (
         step_time(group_features(latency.deployment, sums, steps.shared_sums), latency.beta).sum()
         for sums in (steps.sums, steps.whole_sums)
@@ -226,7 +225,7 @@ def _shared(latency: LinearLatency, steps: StepRecords) -> float:
 
 
 def observe_steady(latency: LinearLatency, lengths: Lengths) -> list[Seen]:
-    """Return simulations of the steady loads with given lengths, by increasing decodes per step."""
+    """Return simulations of steady loads with given lengths, by increasing number of decodes."""
     found = []
     for decodes in standard_decodes(latency, lengths):
         one = observe(latency, steady_load(latency, lengths, decodes))

@@ -1,4 +1,4 @@
-"""Model, GPU and engine settings of a deployment in the form that the simulator BLIS reads."""
+"""Model, GPU and engine settings of a deployment in the format that the simulator BLIS reads."""
 
 import re
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ class BlisModel:
         hidden_size: d, width of the residual stream.
         heads: h, number of attention heads.
         kv_heads: Number of KV heads, at least one per GPU: BLIS panics if the tensor-parallel size
-            does not divide it, and vLLM replicates KV heads if there are fewer than GPUs. For MLA
-            it equals ``heads``, as in the config.json of such models.
+            does not divide it, and vLLM replicates KV heads if there are fewer of them than GPUs.
+            For MLA it equals ``heads``, as in the config.json of such models.
         expert_width: f_m, intermediate size of one routed expert; 0 for a dense model.
         dense_width: f_d, intermediate size of a dense feed-forward layer.
         shared_width: f_s, intermediate size of all shared experts together.
@@ -84,11 +84,11 @@ class BlisModel:
 
 
 def check_expressible(deployment: Deployment) -> None:
-    """Check that BLIS accepts and can express a deployment.
+    """Check that BLIS accepts a deployment and can represent it.
 
     Raises:
-        PinnError: If BLIS rejects or cannot express the deployment; the message has the reason and
-            a remedy.
+        PinnError: If BLIS rejects or cannot represent the deployment; the message gives the reason
+            and a remedy.
     """
     model, recipe = deployment.model, deployment.recipe
     if not model.is_plain:
@@ -122,7 +122,7 @@ def check_expressible(deployment: Deployment) -> None:
 
 
 def blis_model(deployment: Deployment) -> BlisModel:
-    """Return the numbers on model and GPU that BLIS would read from the exported files."""
+    """Return the model and GPU parameters that BLIS would read from the exported files."""
     model, recipe = deployment.model, deployment.recipe
     moe, attention = model.moe, model.layer_groups[0].attention
     assert isinstance(attention, models.Attention)
@@ -168,11 +168,11 @@ _BLIS_GPUS = ("H100", "A100-SXM", "A100-80", "L40S")
 
 
 def blis_config(deployment: Deployment) -> dict[str, object]:
-    """Return the content of the config.json in BLIS's ``--model-config-folder``.
+    """Return the content of config.json for BLIS's ``--model-config-folder``.
 
-    Bytes per weight are the deployment's, even if BLIS would infer other ones from the model's
-    name. If no layer is dense, ``intermediate_size`` is that of the experts, since BLIS rejects 0.
-    ``hidden_act`` is a value that BLIS accepts for gated layers; it does not affect step times.
+    Bytes per weight are the deployment's, even if BLIS would infer another value from the model's
+    name. If no layer is dense, ``intermediate_size`` is that of the experts, because BLIS rejects
+    0. ``hidden_act`` is a value that BLIS accepts for gated layers; it does not affect step times.
     """
     model, m = deployment.model, blis_model(deployment)
     attention = model.layer_groups[0].attention
@@ -216,7 +216,7 @@ def _experts(m: BlisModel) -> dict[str, int]:
 
 
 def blis_gpu_name(gpu: GpuSpec) -> str:
-    """Return a GPU's name for BLIS's ``--hardware``: BLIS's own, or else the catalog's."""
+    """Return a GPU's name for BLIS's ``--hardware``: BLIS's own name, or else the catalog's."""
     return next((name for name in _BLIS_GPUS if name in gpu_aliases(gpu)), gpu.name)
 
 
@@ -243,19 +243,20 @@ def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
 
 
 def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
-    """Return the value of ``--total-kv-blocks``: KV blocks of all data-parallel replicas.
+    """Return the value of ``--total-kv-blocks``: the KV blocks of all data-parallel replicas.
 
     If every layer keeps the keys of all tokens, this is the number of blocks in pinn's own
     simulator. In a model with windowed layers, a token occupies several blocks, but only one in
-    BLIS. The number is then chosen such that equally many requests of ``request_tokens`` tokens
-    fit.
+    BLIS. The number is then chosen such that the same number of requests of ``request_tokens``
+    tokens fit.
 
     Args:
         deployment: Deployment that is served.
         request_tokens: Prompt and output tokens of a typical request.
 
     Raises:
-        PinnError: If the deployment, or one request of max_model_len, does not fit into GPU memory.
+        PinnError: If the deployment, or one request of max_model_len tokens, does not fit into GPU
+            memory.
     """
     layout, size = kv_layout(deployment, EngineSpec()), deployment.recipe.block_tokens
     tokens = min(request_tokens, max_model_len(deployment))
@@ -264,7 +265,7 @@ def blis_kv_blocks(deployment: Deployment, request_tokens: int) -> int:
 
 
 def blis_flags(deployment: Deployment, kv_blocks: int) -> dict[str, str]:
-    """Return BLIS's options for a deployment and their values, except options that name files.
+    """Return BLIS's options and their values for a deployment, except options that take files.
 
     BLIS simulates all data-parallel replicas of a MoE model as one engine with the requests and
     tokens of all replicas.

@@ -1,4 +1,4 @@
-"""Alpha and beta coefficients for BLIS: a vector for each load, and one for all loads."""
+"""Request (alpha) and step-time (beta) coefficients for BLIS: per load, and for all loads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ MIX = "mix"
 
 @dataclass(frozen=True)
 class WorstBatch:
-    """Batch with the largest step time error of BLIS, among those for which a vector is used.
+    """Batch with BLIS's largest step time error among the batches for which a vector is used.
 
     Attributes:
         error: Relative step time error, BLIS / surrogate - 1.
-        decodes: Number of decodes of the batch, in one replica.
+        decodes: Number of decodes in the batch, in one replica.
         prompts: Number of prompts in the batch.
         prompt_tokens: Tokens of each prompt; 0 without prompts.
     """
@@ -64,25 +64,25 @@ _BEYOND_FEW, _BEYOND_SEVERAL = 100.0, 30.0
 
 @dataclass(frozen=True)
 class BlisVector(Seen):
-    """Coefficients for BLIS of one configuration under one load, with the simulation of that load.
+    """Coefficients for BLIS, for one configuration and load, with the simulation of that load.
 
-    ``alpha[0]`` is exact at the load's mean step. The coefficients include the time that is saved
-    by prompts shared between requests.
+    ``alpha[0]`` is exact at the load's mean step. The coefficients account for the time saved when
+    requests share prompts.
 
     Attributes:
         alpha: Values for BLIS's option ``--alpha-coeffs``, in microseconds: per request before
             queueing, per request at completion, and per output token (0).
-        projection: Fitted beta, with its step time errors on held-out batches.
+        projection: Fitted step-time coefficients (beta), with their errors on held-out batches.
         taken: Minimum and maximum number of decodes for which ``run.sh`` uses the vector, alone or
-            interpolated with that of an adjacent load.
+            interpolated with the vector of an adjacent load.
         kinds: Batch with the largest error in the range ``taken``, by type of step.
         prompt_us: Time in microseconds that one more prompt token adds to a step with ``decodes``
             decodes, over all replicas.
         arrival_prompt_us: Time in microseconds that a prompt token, cached or not, adds to a
             request before it is queued.
         replicas: Number of data-parallel replicas, which BLIS treats as one engine.
-        step_errors: Median absolute relative step time error of BLIS, by name of a load, with this
-            vector.
+        step_errors: Median absolute relative step time error of BLIS with this vector, by name of
+            the load.
         first_token_errors: Name of a load -> (``alpha[0]`` - delay of that load) / its median TTFT.
     """
 
@@ -100,8 +100,8 @@ class BlisVector(Seen):
     def worst(self) -> WorstBatch:
         """Return the batch with the largest step time error and at most one prompt.
 
-        Steps with several prompts are reported separately. In BLIS's formula all prompts have equal
-        costs, but in the engine the first one causes eager launches and activates most experts.
+        Steps with several prompts are reported separately. In BLIS's formula all prompts cost the
+        same, but in the engine the first prompt causes eager launches and activates most experts.
         """
         few = (batch for batch in self.kinds.values() if batch.prompts < 2)
         return max(few, key=lambda batch: abs(batch.error))
@@ -113,15 +113,15 @@ class BlisVector(Seen):
 
 
 def latency_of(configured: Configured, row: int) -> LinearLatency:
-    """Return the latency model (step times and request overheads) of a configuration."""
+    """Return the latency model (step times and request overheads) for a configuration."""
     coefficients = configured.coefficients.take(row)
     return LinearLatency(configured.deployments[row], coefficients.beta[0], coefficients.alpha[0])
 
 
 def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workload]) -> int:
-    """Return the mean tokens (prompt plus output) of a request in given loads.
+    """Return the mean number of tokens (prompt plus output) of a request in given loads.
 
-    Without loads, return those of a steady load.
+    Without loads, return that of a steady load.
     """
     usual = request_lengths(latency_of(configured, row))
     lengths = mean_lengths(workloads) if workloads else usual[len(usual) // 2]
@@ -131,14 +131,14 @@ def typical_tokens(configured: Configured, row: int, workloads: Sequence[Workloa
 def blis_vectors(
     configured: Configured, row: int, workloads: Sequence[Workload] = ()
 ) -> list[BlisVector]:
-    """Return coefficient vectors: one per load, and last one for all loads together.
+    """Return coefficient vectors: one per load, then one for all loads together.
 
-    The loads are the steady loads from one request to near saturation, with short, typical and long
-    prompts and by increasing number of decodes, and then the given loads. Given loads that the
-    configuration cannot sustain are not used in the vector for all loads.
+    The loads are the steady loads with short, typical and long prompts, by increasing number of
+    decodes from one to near saturation, and then the given loads. Given loads that the
+    configuration cannot sustain are excluded from the vector for all loads.
 
-    ``alpha[0]`` is the time that the surrogate's engine adds to TTFT in addition to the queue, the
-    running step and the steps that BLIS simulates. It is the median over a load's requests; for all
+    ``alpha[0]`` is the part of TTFT in the surrogate's engine that BLIS does not simulate as
+    queueing, the running step or later steps. It is the median over a load's requests; for all
     loads, the mean of these medians. ``alpha[2]`` is 0: BLIS would add it to each ITL, but the API
     server processes a token while the engine computes the next one.
 
@@ -237,7 +237,7 @@ def _worst_batches(asked: Guard, prompts: int, beta: np.ndarray) -> dict[str, Wo
 
 
 def _together(seen: Sequence[Seen]) -> Seen:
-    """Merge the simulations of all loads, with an equal number of batches per load."""
+    """Merge the simulations of all loads, with the same number of batches per load."""
     count = min(len(one.batches.step_us) for one in seen)
     kept = [one.batches[evenly(one.batches.step_us, count)] for one in seen]
     batches = blis_features.Timed(

@@ -1,4 +1,4 @@
-"""Coefficients of many configurations as one table."""
+"""Table of the coefficients of many configurations."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,9 +46,9 @@ _ARGUMENTS = {"precision": "quantization"}
 def crossed(
     configs: Path | None, grid: str | None, given: Configuration, spelled: dict[str, str]
 ) -> list[Values]:
-    """Return all combinations of the configurations in a file, in a grid and in flags.
+    """Return all combinations of configurations from a file, a grid and flags.
 
-    ``spelled`` gets the spelling of each key in file and grid.
+    The user's spelling of each key in file and grid is added to ``spelled``.
     """
     shared = configurations.canonical(given)
     rows = configurations.read_configurations(configs, spelled) if configs is not None else [{}]
@@ -64,19 +64,19 @@ def many_table(
     skip_invalid: bool,
     spelled: Mapping[str, str],
 ) -> tuple[pa.Table, list[str]]:
-    """Return the table of many configurations, and why some of them are refused.
+    """Return the table of many configurations, and the reasons for refused configurations.
 
-    A refused row has its keys, ``verdict`` and ``reason``, and no predictions.
+    The row of a refused configuration has its keys, ``verdict`` and ``reason``, but no predictions.
 
     Args:
         rows: Configurations from :func:`pinn.engines.configurations.canonical`.
         batches: Batches whose step times are predicted.
-        checkpoint: Path of the trained network; None for the default one.
-        skip_invalid: Whether refused rows are allowed.
-        spelled: Canonical key -> name of its column.
+        checkpoint: Path of the trained network; None for the default network.
+        skip_invalid: Whether refused configurations are allowed.
+        spelled: Column name by canonical key.
 
     Raises:
-        PinnError: If there is no row, or if a row is refused and ``skip_invalid`` is false.
+        PinnError: If there are no rows, or if a row is refused and ``skip_invalid`` is false.
     """
     if not rows:
         raise PinnError("there are no configurations: give at least one")
@@ -95,7 +95,7 @@ def many_table(
 
 
 def _with_refused(table: pa.Table, count: int, errors: Mapping[int, PinnError]) -> pa.Table:
-    """Return the table of valid rows with a row for each error, at its position from 1."""
+    """Insert a row for each error into the table of valid rows, at its 1-based position."""
     valid = iter(range(len(table)))
     numbers = range(1, count + 1)
     found = table.take(
@@ -117,9 +117,9 @@ def _with_refused(table: pa.Table, count: int, errors: Mapping[int, PinnError]) 
 
 
 def _given_columns(given: Sequence[Configuration], names: Mapping[str, str]) -> dict[str, Column]:
-    """Return a column for each key of any configuration, under its name in ``names``.
+    """Return a column for every key that occurs in a configuration, under its name in ``names``.
 
-    The user's own identifiers are first.
+    Columns with user-defined identifiers come first.
     """
     used = dict.fromkeys(key for configuration in given for key in configuration)
     keys = [key for key in used if key not in configurations.KEYS]
@@ -136,7 +136,7 @@ def _given_columns(given: Sequence[Configuration], names: Mapping[str, str]) -> 
 
 
 def _half_widths(checkpoint: Path) -> HalfWidths | None:
-    """Return a function from a deployment to half-widths of its log latencies' intervals.
+    """Return a function that gives the half-widths of a deployment's log latency intervals.
 
     Return None if the checkpoint has no intervals.
     """
@@ -163,7 +163,7 @@ def coefficient_table(
       ``REQUEST_FEATURES``;
     - for each batch ``step_time_us: BATCH``, ``floor_us: BATCH`` (roofline lower bound),
       ``fits_kv_cache: BATCH`` (whether its requests fit into the KV cache at once) and ``marks:
-      BATCH`` (limits that the batch exceeds); with ``halves`` also the ends of the step time's
+      BATCH`` (limits that the batch exceeds); with ``halves``, also the ends of the step time's
       interval (``step_time_low_us``, ``step_time_high_us``);
     - ``starts``, ``verdict``, ``reason``, ``fits``, ``kv_tokens`` and
       ``smallest_tensor_parallel_size``, with the meaning of these keys in the JSON of memory;
@@ -194,7 +194,7 @@ def coefficient_table(
 
 
 def _seen_alike(deployments: Sequence[Deployment]) -> tuple[list[Deployment], np.ndarray]:
-    """Return deployments with distinct coefficients, and each row's index among them."""
+    """Return the deployments with distinct coefficients, and each row's index among them."""
     kinds: dict[tuple[object, ...], tuple[int, Deployment]] = {}
     place = []
     for deployment in deployments:
@@ -213,7 +213,7 @@ _Padding: TypeAlias = tuple[int | None, tuple[int, ...]]
 def _padded_alike(
     deployments: Sequence[Deployment],
 ) -> dict[_Padding, tuple[list[int], StepCosts]]:
-    """Return the rows, and their costs, of each window and graph sizes; none that draft tokens."""
+    """Group rows without draft tokens by window and graph sizes; return each group's costs."""
     rows: dict[_Padding, list[int]] = {}
     for row, each in enumerate(deployments):
         if each.recipe.speculation is None:
@@ -263,9 +263,9 @@ def _batch_columns(
 def _fits(
     given: Sequence[Configuration], deployments: Sequence[Deployment]
 ) -> tuple[list[MemoryFit], list[int | None]]:
-    """Return the KV cache of each deployment, and the smallest tensor-parallel size that starts.
+    """Return each deployment's KV cache, and the smallest tensor-parallel size at which it starts.
 
-    Rows that differ only in the tensor-parallel size share one computation of memory.
+    Memory is computed once for all rows that differ only in tensor-parallel size.
     """
     alike: dict[tuple[object, ...], dict[int, MemoryFit]] = {}
     smallest: dict[tuple[object, ...], int | None] = {}
@@ -296,7 +296,7 @@ def _memory_columns(fits: Sequence[MemoryFit], smallest: Iterable[int | None]) -
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write a coefficient table in the format of the path's suffix; JSON has one row per line."""
+    """Write a coefficient table in the format that the path's suffix selects."""
     tables.write_arrow(table, path, table_json)
 
 
@@ -310,7 +310,7 @@ def table_json(table: pa.Table) -> bytes:
 def _cells(column: pa.ChunkedArray) -> list[object]:
     """Return the values of a column as a list.
 
-    Numeric columns without missing values are converted by NumPy, which is faster.
+    Numeric columns without missing values are converted with NumPy, which is faster.
     """
     if pa.types.is_floating(column.type) and not column.null_count:
         return column.to_numpy().tolist()

@@ -26,7 +26,7 @@ from pinn.surrogate.uncertainty.training_space import Distances, training_space
 
 
 def checkpoint_provenance(path: Path, metadata: Mapping[str, object]) -> JsonObject:
-    """Return provenance: hash and sources of a checkpoint, and the version of this program.
+    """Return the hash and sources of a checkpoint, and the version of this program (provenance).
 
     Args:
         path: Checkpoint file, whose hash is computed.
@@ -56,7 +56,7 @@ class Configured:
     Attributes:
         configurations: Configurations as the user wrote them, with keys of
             ``pinn.engines.configurations.KEYS``.
-        deployments: Deployments of the configurations, checked for contradictory settings.
+        deployments: Deployments of the configurations, checked for incompatible settings.
         coefficients: Coefficients of the deployments.
         sources: Source of each configuration's coefficients: ``network`` or the name of a file.
         distances: Distance of each configuration from the checkpoint's training data, in standard
@@ -100,7 +100,7 @@ def from_checkpoint(
 
 
 def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Configured:
-    """Replace coefficients by those in files for the same deployment, such as calibrated ones.
+    """Replace coefficients with those from files for the same deployment, such as calibrated ones.
 
     Args:
         configured: Configurations with the network's coefficients.
@@ -151,7 +151,7 @@ def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarr
 def find_intervals(
     configured: Configured, checkpoint: Path
 ) -> Float[np.ndarray, "2 n coefficients"]:
-    """Return low and high ends of the intervals of coefficients, betas first, then alphas.
+    """Return the low and high ends of the intervals of step coefficients (beta), then alpha.
 
     An end is NaN if the interval is unknown: for coefficients from a file instead of the network,
     and for alphas without training data.
@@ -161,7 +161,7 @@ def find_intervals(
         checkpoint: File of the network; its intervals are in the same folder.
 
     Raises:
-        PinnError: If the checkpoint has no intervals of its own in its folder.
+        PinnError: If the checkpoint's folder has no intervals for this checkpoint.
     """
     calibration = intervals.read_calibration(checkpoint)
     taught = np.append([True] * len(STEP_FEATURES), Surrogate.load(checkpoint).taught_alphas())

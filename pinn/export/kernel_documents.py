@@ -46,7 +46,7 @@ _GPUS_PER_NODE = 8
 
 
 def chip_name(gpu: GpuSpec) -> str:
-    """Return a GPU's name in BLIS's hardware catalog, or in the catalog that the export writes."""
+    """Return a GPU's name in BLIS's hardware catalog or in the exported catalog."""
     return CHIPS.get(gpu.name, file_name(gpu.name).lower())
 
 
@@ -58,8 +58,8 @@ def model_name(deployment: Deployment) -> str:
 def set_name(deployment: Deployment) -> str:
     """Return the name of a deployment's coefficient set.
 
-    In BLIS, the scope of a set (the configurations it applies to) has no key for number formats and
-    the layout of experts, so the name includes them.
+    In BLIS, the scope of a set (the configurations it applies to) has no keys for number formats
+    and the layout of experts, so the name includes them.
     """
     parts = ["pinn", model_name(deployment), chip_name(deployment.gpu)]
     parts.append(f"tp{deployment.recipe.tensor_parallel_size}")
@@ -68,7 +68,7 @@ def set_name(deployment: Deployment) -> str:
 
 
 def weight_formats(deployment: Deployment) -> list[str]:
-    """Return the number formats of a model's matrix products, as named by the latency kernel.
+    """Return the latency kernel's names for the number formats of a model's matrix products.
 
     Raises:
         PinnError: If the latency kernel has no name for a format.
@@ -89,11 +89,11 @@ def weight_formats(deployment: Deployment) -> list[str]:
 
 
 def check_kernel(deployment: Deployment) -> None:
-    """Check that scenarios and coefficient sets can express a deployment.
+    """Check that scenarios and coefficient sets can represent a deployment.
 
     Raises:
-        PinnError: If scenarios or coefficient sets cannot express the deployment; the message has a
-            remedy.
+        PinnError: If scenarios or coefficient sets cannot represent the deployment; the message
+            gives a remedy.
     """
     serving, recipe = deployment.serving, deployment.recipe
     if serving.engine != VLLM:
@@ -132,8 +132,8 @@ class _Entries:
 
     Attributes:
         scope: Configurations to which the coefficients apply, as in BLIS's registry.
-        rationale: Text on the origin of the values, which the registry requires.
-        found: Entries of the registry that have been added so far.
+        rationale: Explanation of the origin of the values, which the registry requires.
+        found: Registry entries added so far.
     """
 
     scope: JsonObject
@@ -156,7 +156,7 @@ def coefficient_entries(latency: LinearLatency, law: KernelLaw, rationale: str) 
     Args:
         latency: Latency model of the deployment.
         law: Coefficients of the kernel's step-time law, fitted to the deployment.
-        rationale: Text on the origin of the values.
+        rationale: Explanation of the origin of the values.
     """
     deployment = latency.deployment
     size = deployment.recipe.tensor_parallel_size
@@ -198,7 +198,7 @@ def _add_step(entries: _Entries, deployment: Deployment, law: KernelLaw) -> None
 
 
 def _add_requests(entries: _Entries, latency: LinearLatency) -> None:
-    """Add the host's times per request, except the time per token, which overlaps steps."""
+    """Add the host's times per request, except the time per token, which overlaps with steps."""
     alpha = dict(zip(REQUEST_FEATURES, (latency.alpha / MICROSECOND).tolist(), strict=True))
     phases = ("arrival_to_queue", "queue_to_schedule", "schedule_to_first_token")
     once = sum(alpha[f"{phase}.constant"] for phase in phases)
@@ -225,9 +225,9 @@ def _add_collectives(entries: _Entries, deployment: Deployment, law: KernelLaw) 
 
 
 def _add_memory(entries: _Entries, deployment: Deployment) -> None:
-    """Add the GPU memory besides weights and KV cache.
+    """Add the GPU memory used for anything other than weights and KV cache.
 
-    BLIS then has as many KV blocks as pinn's simulator.
+    With it, BLIS has the same number of KV blocks as pinn's simulator.
     """
     size, layout = deployment.recipe.tensor_parallel_size, kv_layout(deployment, EngineSpec())
     kind = "moe" if deployment.model.moe else "dense"
@@ -287,7 +287,7 @@ def run_documents(deployment: Deployment, name: str) -> list[JsonObject]:
 
 
 def chip_file(gpu: GpuSpec) -> JsonObject:
-    """Return a GPU's rates and memory in the format of a hardware file of BLIS's catalog."""
+    """Return a GPU's rates and memory in the format of BLIS's hardware catalog."""
     peak = {kind: rate / 1e12 for kind, rate in gpu.peak_flop_per_s.items()}
     found: JsonObject = {"Provenance": "vendor_spec", "TFlopsPeak": peak["bf16"]}
     names = {"TFlopsFP8": "fp8", "TFlopsNVFP4": "fp4"}

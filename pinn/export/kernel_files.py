@@ -35,22 +35,22 @@ _README = Path(__file__).with_name("kernel_readme.md")
 
 @dataclass(frozen=True)
 class KernelErrors:
-    """Relative errors of the step times of BLIS's latency kernel against the surrogate's.
+    """Relative errors of step times from BLIS's latency kernel, compared with the surrogate's.
 
     Attributes:
-        kinds: Relative error, law / surrogate - 1, of each batch, by type of step, where the law is
-            the latency kernel's formula.
+        kinds: Relative error of each batch, law / surrogate - 1, by type of step; the law is the
+            latency kernel's formula.
     """
 
     kinds: dict[str, Seconds]
 
     @property
     def sizes(self) -> Seconds:
-        """Return the absolute relative errors of the batches of all types of steps together."""
+        """Return the absolute relative errors of all batches, over all types of steps."""
         return np.abs(np.concatenate(list(self.kinds.values())))
 
     def exceed(self, limit: ErrorLimit) -> bool:
-        """Return whether the median or the maximum absolute relative error exceeds ``limit``."""
+        """Return whether the median or maximum absolute relative error exceeds its ``limit``."""
         return bool(np.median(self.sizes) > limit.median or self.sizes.max() > limit.worst)
 
     def row(self) -> JsonObject:
@@ -77,7 +77,7 @@ def write_registry(
 
     Args:
         configured: Configurations with coefficients.
-        out: Folder to write.
+        out: Folder to create.
         worst_error: Maximum accepted relative error of a step time; None for the default limits of
             the median and the maximum error.
         skip: Whether to skip configurations that cannot be exported.
@@ -108,7 +108,7 @@ def write_registry(
 def _write_set(
     configured: Configured, row: int, out: Path, worst_error: float | None, taken: list[str]
 ) -> JsonObject:
-    """Write a configuration's coefficient set and run file, and return its row of the summary."""
+    """Write a configuration's coefficient set and run file, and return its summary row."""
     deployment, latency = configured.deployments[row], latency_of(configured, row)
     check_expressible(deployment)
     documents.check_kernel(deployment)
@@ -186,10 +186,10 @@ def _yaml(*found: JsonObject) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML writer without anchors, which repeats equal values."""
+    """YAML writer that repeats identical values instead of using anchors."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-        """Return True for every value, so that equal values are written out each time."""
+        """Return True for every value, so that identical values are written out each time."""
         return True
 
 

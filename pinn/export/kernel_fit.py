@@ -1,4 +1,4 @@
-"""Fit of the coefficients of BLIS's latency kernel to a deployment, over random batches."""
+"""Fit of BLIS's latency kernel coefficients to a deployment, over random batches."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class ErrorLimit:
 
 
 def error_limit(deployment: Deployment) -> ErrorLimit:
-    """Return the limits of step time errors within which a deployment is exported by default."""
+    """Return the step time error limits within which a deployment is exported by default."""
     return ErrorLimit(0.04, 0.20) if deployment.model.moe is None else ErrorLimit(0.06, 0.30)
 
 
 def random_batches(deployment: Deployment, seed: int, count: int = _REPORTED) -> BatchSums:
-    """Return the sums of random batches, within the ranges that a fit covers.
+    """Return the batch sums of random batches within the ranges that a fit covers.
 
     A batch has up to ``MOST_PROMPTS`` prompts of ``SHORTEST_PROMPT`` to ``max_model_len`` tokens,
-    as far as they fit in a step, and up to ``max_num_seqs`` decodes with contexts of
+    as many as fit in a step, and up to ``max_num_seqs`` decodes with contexts of
     ``SHORTEST_CONTEXT`` to ``max_model_len`` tokens. A third of the batches has only decodes,
-    another third has one prompt. Numbers and lengths are log-uniform.
+    another third has one prompt. Numbers and lengths are distributed log-uniformly.
     """
     rng, recipe = np.random.default_rng(seed), deployment.recipe
     longest = max_model_len(deployment)
@@ -85,15 +85,15 @@ def step_seconds(latency: LinearLatency, sums: BatchSums) -> Seconds:
 
 
 def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
-    """Return the coefficients of the latency kernel's law that fit a deployment's step times best.
+    """Fit the coefficients of the latency kernel's law to a deployment's step times.
 
     The fit minimizes the mean absolute relative error over random batches, with the maximum error
     limited to ``_SHARE`` of ``worst``. If the law cannot meet this limit, the excess is minimized
     with the weight ``_BEYOND``.
 
-    The law has no term for matrix products that get slower only with many tokens. Under tensor
+    The law has no term for matrix products that become slower only with many tokens. Under tensor
     parallelism, the number of tokens from which collectives are bandwidth-bound (their knee) is
-    fitted to represent these products, too.
+    fitted such that it also represents these products.
 
     Args:
         latency: Latency model of the deployment.
@@ -117,16 +117,16 @@ def project_law(latency: LinearLatency, worst: float) -> KernelLaw:
 
 @dataclass(frozen=True)
 class _Fitted:
-    """Fitted law with the value of the minimized objective, by which fits are compared."""
+    """Fitted law with its objective value, by which fits are compared."""
 
     error: float
     law: KernelLaw
 
 
 def _fit(rows: Float[np.ndarray, "batches terms"], worst: float) -> tuple[float, np.ndarray]:
-    """Fit coefficients to batches, and return the minimized objective with them.
+    """Fit coefficients to batches, and return them with the minimized objective.
 
-    Each round solves a linear program on few batches, among them those with the largest errors of
+    Each round solves a linear program on a few batches, including those with the largest errors in
     earlier rounds.
     """
     size = np.linalg.norm(rows, axis=0)

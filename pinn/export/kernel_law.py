@@ -1,4 +1,4 @@
-"""Step-time law of BLIS's latency kernel: the formula for the time of a step.
+"""Step-time law (formula for the time of a step) of BLIS's latency kernel.
 
 The law is that of ``blis-latency-kernel`` 0.1 without overlap, as documented there and used by
 BLIS. The time of a step with m scheduled tokens is the sum of
@@ -13,7 +13,7 @@ BLIS. The time of a step with m scheduled tokens is the sum of
 - the host: ``host_replay_graph_per_step`` up to the largest captured batch, beyond it
   ``host_launch_eager_per_layer``.
 
-The documentation leaves two facts open. This module assumes two all-reduces per layer, and CUDA
+The documentation leaves two points open. This module assumes two all-reduces per layer, and CUDA
 graphs up to the engine's largest captured size.
 """
 
@@ -54,12 +54,12 @@ class KernelLaw:
     """Coefficients of the step-time law for one deployment.
 
     Attributes:
-        terms: Name of a term in ``LEAST`` -> its coefficient: a multiple of the time at peak rates,
+        terms: Coefficient by name of the term in ``LEAST``: a multiple of the time at peak rates,
             or seconds.
         m_half: ``gemm_m_half``: number of tokens at which matrix products have half of their
             efficiency.
-        knee: Number of tokens from which a collective is bandwidth-bound, so that its bytes are
-            sent at the peak rate.
+        knee: Number of tokens from which a collective is bandwidth-bound, that is, sends its bytes
+            at the peak rate.
     """
 
     terms: dict[str, float]
@@ -67,7 +67,7 @@ class KernelLaw:
     knee: float
 
     def seconds(self, deployment: Deployment, sums: BatchSums) -> Seconds:
-        """Return the step times of batches by the law, in seconds."""
+        """Return the step times of batches according to the law, in seconds."""
         columns = law_columns(deployment, sums, self.m_half, self.knee)
         return columns @ np.array([self.terms[name] for name in LEAST])
 
@@ -80,7 +80,7 @@ def collectives(deployment: Deployment) -> int:
 def law_columns(
     deployment: Deployment, sums: BatchSums, m_half: float, knee: float
 ) -> Float[np.ndarray, "batches terms"]:
-    """Return the value of each term of the law for batches, in the order of ``LEAST``.
+    """Return the value of each term of the law for each batch, in the order of ``LEAST``.
 
     Terms of rates are seconds at the GPU's peak FLOP/s, memory bandwidth or link bandwidth.
     ``decode_floor``, ``prefill_floor`` and ``eager`` are counts of layers, ``replay`` of steps and

@@ -1,4 +1,4 @@
-"""Fit of four parameters by which llm-d's variant autoscaler describes a model on a GPU."""
+"""Fit of the four parameters with which llm-d's variant autoscaler describes a model on a GPU."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Line:
     """Straight line fitted to the step times of batches, with its relative errors.
 
     Attributes:
-        constant_ms: Time in milliseconds at which the line's variable is 0.
+        constant_ms: Time in milliseconds where the line's variable is 0.
         slope_ms: Time in milliseconds per unit of the line's variable.
-        median_error: Median absolute relative error over the batches (0.01 for 1 %).
+        median_error: Median absolute relative error over the batches, as a fraction.
         worst_error: Maximum relative error, line / surrogate - 1.
         worst_at: Batch with the maximum error, described as text.
         over: Range of the fitted batches, described as text.
@@ -53,15 +53,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """Parameters of a variant (a model on an accelerator): lines for ITL and for prefill time.
+    """Parameters of a variant (a model on an accelerator): linear fits of ITL and prefill time.
 
     ``ITL = alpha + beta x batch`` and ``prefill time = gamma + delta x prompt tokens x batch``,
     both in milliseconds, where ``batch`` is the number of requests in a step.
 
     Attributes:
-        decode: Line of the ITL over decodes in a step: alpha and beta.
-        prefill: Line of the prefill time over prompt tokens x batch: gamma and delta.
-        most_requests: Maximum number of running requests of a replica.
+        decode: ITL as a linear function of the decodes in a step, with alpha and beta.
+        prefill: Prefill time as a linear function of prompt tokens x batch, with gamma and delta.
+        most_requests: Maximum number of running requests per replica.
     """
 
     decode: Line
@@ -91,7 +91,7 @@ class Autoscaler:
         }
 
     def lines(self) -> list[str]:
-        """Return the lines of text to print: both formulas with their errors."""
+        """Return both formulas with their errors, as lines of text to print."""
         p = {name: number(value) for name, value in self.parameters.items()}
         return [
             f"ITL (ms) = {p['alpha']} + {p['beta']} x batch: {self.decode}",
@@ -115,10 +115,10 @@ def _facts(line: Line) -> JsonObject:
 def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
     """Fit the autoscaler's lines of ITL and prefill time to a deployment's step times.
 
-    The fits minimize relative errors. The ITL is fitted to batches of one decode to the maximum, at
-    contexts of 256, 1,024 and 4,096 tokens as far as the KV cache allows. The prefill time is
-    fitted to batches of equal prompts that fit in a step, and to single prompts of up to three
-    quarters of the model's maximum length in as many steps as needed.
+    The fits minimize relative errors. The ITL is fitted to batches of one to the maximum number of
+    decodes, at contexts of 256, 1,024 and 4,096 tokens as far as the KV cache allows. The prefill
+    time is fitted to batches of identical prompts that fit in a step, and to single prompts of up
+    to three quarters of the model's maximum length, processed in as many steps as needed.
     """
     recipe = latency.deployment.recipe
     decodes, prompts = _decodes(latency), _prompts(latency)
@@ -139,7 +139,7 @@ def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
 
 
 def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the batches (number of decodes, context tokens) for the line of the ITL."""
+    """Return the batches (number of decodes, context tokens) to which the ITL is fitted."""
     deployment, layout = latency.deployment, kv_layout(latency.deployment, EngineSpec())
     found, longest = [], max_model_len(deployment)
     for context in sorted({min(each, longest) for each in _CONTEXTS}):
@@ -150,7 +150,7 @@ def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
 
 
 def _prompts(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the batches (prompts, tokens per prompt) for the line of the prefill time."""
+    """Return the batches (prompts, tokens per prompt) to which the prefill time is fitted."""
     recipe, longest = latency.deployment.recipe, max(max_model_len(latency.deployment) * 3 // 4, 1)
     lengths = _spread(min(_SHORTEST, longest), longest, _LENGTHS)
     found = [(1, tokens) for tokens in lengths]

@@ -1,4 +1,4 @@
-"""Export of training entries for llm-d's latency predictor and of parameters of its autoscaler."""
+"""Export of training entries for llm-d's latency predictor, and of its autoscaler's parameters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SeedSettings:
         checkpoint: File of the network; its intervals are in the same folder.
         coefficients: Paths of coefficient files that replace the network's coefficients.
         entries: Number of training entries per configuration.
-        seed: Seed of the random numbers.
+        seed: Random seed.
     """
 
     checkpoint: Path
@@ -56,16 +56,16 @@ class Noise:
     """Noise that is added to the latencies of training entries.
 
     Attributes:
-        half_widths: ``tpot`` and ``ttft`` -> half-width of the 90 % interval of the log latency;
-            empty for no noise.
-        source: Source of the half-widths, or the reason why there are none.
+        half_widths: Half-width of the 90 % interval of the log latency, by metric (``tpot`` and
+            ``ttft``); empty for no noise.
+        source: Source of the half-widths, or the reason that there are none.
     """
 
     half_widths: Mapping[str, float]
     source: str
 
     def __str__(self) -> str:
-        """Return a description of the noise of TPOT and TTFT, in percent."""
+        """Return a description of the noise in TPOT and TTFT, in percent."""
         if not self.half_widths:
             return f"without noise: {self.source}"
         ends = ", ".join(
@@ -80,7 +80,7 @@ def _percent(log_factor: float) -> str:
 
 
 def write_seeds(configured: Configured, settings: SeedSettings, out: Path, skip: bool) -> None:
-    """Write a folder for each configuration, and print its name, its files and the fit errors.
+    """Write a folder for each configuration, and print its name, files and fit errors.
 
     Args:
         configured: Configurations with coefficients.
@@ -125,7 +125,7 @@ def _write_seed(configured: Configured, row: int, settings: SeedSettings, out: P
 
 
 def write_entries(entries: pd.DataFrame, moment: datetime, path: Path) -> None:
-    """Write training entries as JSON lines, with the time of the export as ``timestamp``."""
+    """Write training entries as JSON lines, with the export time as ``timestamp``."""
     timestamp = moment.isoformat(timespec="seconds")
     rows = entries.to_dict("records")
     lines = [json_text({**each, "timestamp": timestamp}) for each in rows]
@@ -133,7 +133,7 @@ def write_entries(entries: pd.DataFrame, moment: datetime, path: Path) -> None:
 
 
 def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: Path) -> None:
-    """Write alpha, beta, gamma and delta of llm-d's autoscaler, with the errors of their fit."""
+    """Write the parameters (alpha to delta) of llm-d's autoscaler, with the errors of their fit."""
     deployment = configured.deployments[row]
     hardware = hardware_label(deployment)
     variant = {"model": deployment.model.name, "accelerator": deployment.gpu.name}
@@ -143,8 +143,8 @@ def write_autoscaler(configured: Configured, row: int, found: Autoscaler, path: 
 def find_noise(configured: Configured, row: int, settings: SeedSettings) -> Noise:
     """Return the noise to add to a configuration's latencies, from its prediction intervals.
 
-    For calibrated coefficients, the intervals come from the posterior in their file, else from the
-    checkpoint.
+    For calibrated coefficients, the intervals come from the posterior in their file, otherwise from
+    the checkpoint.
     """
     deployment, source = configured.deployments[row], configured.sources[row]
     found = _calibrated(source, settings.coefficients)
@@ -169,7 +169,7 @@ def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
 
 
 def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str, object]:
-    """Return facts on the deployment and on the origin of training entries, as JSON values."""
+    """Return facts about the deployment and the origin of the training entries, as JSON values."""
     return {
         "predictor": PREDICTOR_STATE,
         "configuration": configured.configurations[row],

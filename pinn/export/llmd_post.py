@@ -2,8 +2,8 @@
 
 python3 post.py http://localhost:8000 [--per-request 1000] [--flush]
 
-The script needs only Python 3.8 or later. It waits until the server is ready, posts
-entries.jsonl to /add_training_data_bulk, and prints /data/status.
+The script requires only Python 3.8 or later. It waits until the server is ready, posts
+entries.jsonl to /add_training_data_bulk, and prints the response of /data/status.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _is_ready(url: str) -> bool:
-    """Wait until a starting server is ready; return whether it became ready."""
+    """Wait for a server to start; return whether it became ready."""
     end = time.monotonic() + _START_S
     while _ask(f"{url}/readyz")[0] != 200:
         if time.monotonic() > end:
@@ -66,7 +66,7 @@ def _is_ready(url: str) -> bool:
 
 
 def _ask(url: str, body: "bytes | None" = None) -> "tuple[int, str]":
-    """Send a GET, or a POST with a body; return HTTP status (0 without an answer) and text."""
+    """Send a GET, or a POST if there is a body; return the HTTP status (0 if no reply) and text."""
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:

@@ -1,4 +1,4 @@
-"""Training entries for llm-d's latency predictor: states of a simulated pod, with latencies."""
+"""Training entries for llm-d's latency predictor: states and latencies of a simulated pod."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ _EACH, _MOST_REQUESTS = 4.0, 1500
 
 
 def seed_loads(latency: LinearLatency, count: int, seed: int) -> list[Workload]:
-    """Return loads that range from an idle pod to an overloaded one, with short to long prompts.
+    """Return loads that range from an idle to an overloaded pod, with short to long prompts.
 
     Args:
         latency: Latency model of the deployment.
         count: Number of loads.
-        seed: Seed of the random draws.
+        seed: Random seed.
     """
     steps = _STEP_BASE ** -np.arange(1.0, 5.0)
     places = (0.5 + np.outer(np.arange(1, count + 1), steps)) % 1
@@ -79,9 +79,9 @@ def seed_loads(latency: LinearLatency, count: int, seed: int) -> list[Workload]:
 def _load(
     latency: LinearLatency, place: Float[np.ndarray, " 4"], seed: int, index: int
 ) -> Workload:
-    """Return the load that a point in four dimensions describes.
+    """Return the load for a point in the four-dimensional unit cube.
 
-    The coordinates, each from 0 to 1, stand for the longest prompt, the mean output, the requests
+    The coordinates, each from 0 to 1, represent the longest prompt, the mean output, the requests
     in flight and the share of repeated prefixes.
     """
     rng, longest = np.random.default_rng([seed, index]), max_model_len(latency.deployment)
@@ -110,7 +110,7 @@ def _load(
 
 
 def _geometric(low: float, high: float, place: float) -> float:
-    """Return the value at a fraction ``place`` of the log scale from ``low`` to ``high``."""
+    """Return the value at fraction ``place`` of a logarithmic scale from ``low`` to ``high``."""
     return low * max(high / low, 1.0) ** place
 
 
@@ -124,11 +124,11 @@ def _most_running(latency: LinearLatency, tokens: float) -> float:
 def _steady_rates(
     latency: LinearLatency, prompt: float, output: float
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return numbers of requests in flight, the request rates that sustain them, and prompt loads.
+    """Return numbers of in-flight requests, the request rates that sustain them, and prompt loads.
 
-    Counts and rates (requests per second) are totals over replicas. The prompt load is the
-    share of the steps' time that is due to prompts or, if larger, the share of the token budget
-    that prompts need: at 1 every step is full of prompt tokens.
+    Counts and rates (requests per second) are totals over replicas. The prompt load is the share of
+    step time due to prompts or, if larger, the share of the token budget used by prompts; at 1,
+    every step is full of prompt tokens.
 
     Args:
         latency: Latency model of the deployment.
@@ -156,10 +156,10 @@ def _steady_rates(
 def _shared_prompts(
     prompts: Int[np.ndarray, " n"], share: float, rng: np.random.Generator
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return which earlier request's prefix each request repeats, and the prefix's length.
+    """Return which earlier request's prefix each request repeats, and the length of the prefix.
 
-    Requests are given as indices, lengths in tokens. A random ``share`` of the requests repeats a
-    prefix; for all others the index is -1 and the length 0.
+    Requests are identified by index; lengths are in tokens. A random ``share`` of the requests
+    repeats a prefix; for all others the index is -1 and the length 0.
     """
     n = len(prompts)
     donor = np.arange(n) - rng.integers(1, _RECENT + 1, n)
@@ -176,7 +176,7 @@ class _Since:
     """Running sums of a value over requests, in the order of an event such as the first token.
 
     Attributes:
-        moments: Sorted times of the event in seconds, one per request.
+        moments: Sorted times of the event, one per request, in seconds.
         sums: Sums of the value over the first 0, 1, ... n requests.
     """
 
@@ -185,21 +185,21 @@ class _Since:
 
     @classmethod
     def of(cls, moments: np.ndarray, values: np.ndarray | float = 1.0) -> _Since:
-        """Return the running sums of a value of requests, ordered by the times of their events."""
+        """Return the running sums of a value over requests, in order of the requests' events."""
         order = np.argsort(moments)
         each = np.broadcast_to(np.asarray(values, float), moments.shape)[order]
         return cls(moments[order], np.concatenate([[0.0], np.cumsum(each)]))
 
     def at(self, moments: np.ndarray) -> np.ndarray:
-        """Return the sums over requests whose event is before each of the given moments."""
+        """Return the sums over the requests whose event precedes each of the given times."""
         return self.sums[np.searchsorted(self.moments, moments, side="left")]
 
 
 def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.ndarray, " n"]]:
-    """Return the fields of training entries that describe the pod just before the given moments.
+    """Return the fields of training entries that describe the pod just before the given times.
 
-    Until its first token, a request adds the tokens of its prompt to the token counts. After that,
-    it adds the tokens that it has generated so far.
+    Until its first token, a request contributes its prompt tokens to the token counts. After that,
+    it contributes the tokens that it has generated so far.
 
     Args:
         run: Simulated run without failed requests.
@@ -226,9 +226,9 @@ def pod_states(run: Run, moments: Float[np.ndarray, " n"]) -> dict[str, Real[np.
 
 
 def _kv_use(run: Run, moments: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """Return the used share of the KV cache at given moments, averaged over replicas.
+    """Return the used share of the KV cache at given times, averaged over replicas.
 
-    The latest step of each replica before a moment determines its use.
+    The use at a given time is that of each replica's latest step before it.
     """
     used = np.zeros(len(moments))
     for group in range(run.groups):
@@ -254,10 +254,10 @@ def seed_entries(
 
     Args:
         latency: Latency model of the deployment.
-        half_widths: ``tpot`` and ``ttft`` -> half-width of the 90 % interval of the log latency;
-            empty for no noise.
+        half_widths: Half-width of the 90 % interval of the log latency, by metric (``tpot`` and
+            ``ttft``); empty for no noise.
         count: Number of entries.
-        seed: Seed of the random draws.
+        seed: Random seed.
 
     Raises:
         PinnError: If the deployment cannot serve the loads.
@@ -281,8 +281,8 @@ def seed_entries(
 def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
     """Return the training entries from one simulated load, without noise.
 
-    Entries are drawn from requests in the middle half of the run, where the pod neither fills nor
-    drains.
+    Entries are sampled from requests in the middle half of the run, where the pod neither fills up
+    nor drains.
     """
     r, n = run.requests, len(run.requests)
     known = np.flatnonzero(r.finished & (r.output_tokens > 1))
@@ -303,7 +303,7 @@ def run_entries(run: Run, rng: np.random.Generator) -> pd.DataFrame:
 def _amid_output(
     run: Run, chosen: Int[np.ndarray, " n"], share: Float[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Return the states of requests at the time when a share of their output is generated.
+    """Return the states of requests at the time when a given share of their output is generated.
 
     The states are: tokens generated so far, time in seconds, and mean ITL of the remaining tokens
     in seconds. The tokens of an output are assumed to be evenly spread over the steps from its
@@ -330,7 +330,7 @@ def _amid_output(
 def _table(
     run: Run, chosen: np.ndarray, moments: np.ndarray, tokens: np.ndarray, *seconds: object
 ) -> pd.DataFrame:
-    """Return training entries of chosen requests at given moments, with their latencies.
+    """Return training entries for chosen requests at given times, with their latencies.
 
     ``seconds`` are the TTFT and the TPOT of the requests.
     """

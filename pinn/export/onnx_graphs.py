@@ -1,4 +1,4 @@
-"""Export of the network and of the step time formula as float64 ONNX graphs."""
+"""Export of the network and the step-time formula as float64 ONNX graphs."""
 
 import contextlib
 import io
@@ -32,9 +32,9 @@ COEFFICIENTS, STEP_TIME = "coefficients.onnx", "step_time.onnx"
 
 
 class StepTime(nn.Module):
-    """ONNX graph of step times, computed from the summed features of batches and beta.
+    """ONNX graph of step times, computed from batch features and step-time coefficients (beta).
 
-    Kernel launching and GPU work overlap, so that only the longer of them counts.
+    Kernel launches and GPU work overlap, so only the longer of the two counts.
     """
 
     parts: Float[Tensor, "basis parts"]
@@ -58,7 +58,7 @@ class StepTime(nn.Module):
 
 
 class NamedCoefficients(nn.Module):
-    """Network whose outputs have the order of the ONNX graph's output names."""
+    """Network whose outputs are in the order of the ONNX graph's output names."""
 
     def __init__(self, network: CoefficientNetwork) -> None:
         super().__init__()
@@ -67,10 +67,10 @@ class NamedCoefficients(nn.Module):
     def forward(
         self, descriptors: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> tuple[Float[Tensor, "n alpha"], Float[Tensor, "n beta"]]:
-        """Return alpha and beta of ``n`` deployments from the two inputs of the network.
+        """Return request and step coefficients (alpha, beta) of ``n`` deployments from both inputs.
 
-        ``descriptors`` are ratios and logarithms of a deployment's sizes; ``rates`` are datasheet
-        rates.
+        ``descriptors`` are ratios and logarithms of a deployment's sizes; ``rates`` are rates from
+        GPU datasheets.
         """
         beta, alpha = self.network(descriptors, rates)
         return alpha, beta
@@ -144,7 +144,7 @@ def _write(
 
 
 def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
-    """Add inputs that the network does not use to a graph, so that all exports have the same."""
+    """Add unused inputs of the network to a graph, so that all exports have the same inputs."""
     found = {entry.name for entry in model.graph.input}
     for name, width in widths.items():
         if name not in found:
@@ -157,7 +157,7 @@ def _keep_inputs(model: onnx.ModelProto, widths: dict[str, int]) -> None:
 def _trace(
     module: nn.Module, inputs: dict[str, Tensor], outputs: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """Return a module as an ONNX graph; the first axis of its inputs and outputs is variable."""
+    """Return a module as an ONNX graph whose inputs and outputs have a variable first axis."""
     rows = {name: {0: f"{name}_rows"} for name in (*inputs, *outputs)}
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -181,7 +181,7 @@ def _trace(
 
 
 def write_inputs(configured: Configured, batch: str, path: Path) -> dict[str, Any]:
-    """Write example inputs of both ONNX graphs, and the step time of a batch, to a JSON file.
+    """Write example inputs for both ONNX graphs, and the step time of a batch, to a JSON file.
 
     The inputs are those of one configuration and one batch, in the order of the graphs' features.
 

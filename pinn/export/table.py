@@ -34,17 +34,17 @@ _SERVING = tuple(f.name for f in fields(ServingSpec))
 
 
 def beta_columns() -> list[str]:
-    """Return the names of the beta columns, in the order of ``STEP_FEATURES``."""
+    """Return the column names of step coefficients (beta), in the order of ``STEP_FEATURES``."""
     return [f"beta.{f.name} [{f.unit}]" for f in step.STEP_FEATURES.values()]
 
 
 def alpha_columns() -> list[str]:
-    """Return the names of the alpha columns, in the order of ``REQUEST_FEATURES``."""
+    """Return column names of request coefficients (alpha), in the order of ``REQUEST_FEATURES``."""
     return [f"alpha.{f.name} [{f.unit}]" for f in request.REQUEST_FEATURES.values()]
 
 
 def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
-    """Return a contiguous column for each coefficient by name, betas first."""
+    """Return each coefficient's values as a contiguous column, by name, step coefficients first."""
     names = (*beta_columns(), *alpha_columns())
     return dict(zip(names, np.ascontiguousarray(found.values.T), strict=True))
 
@@ -56,8 +56,8 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
     ``graph_sizes`` has the numbers of decodes for which CUDA graphs are captured, separated by
     commas, null without padding. ``window_tokens`` is the window of the layers with windowed
     attention, null if there are none. ``gpu_cache_tokens`` is the number of tokens whose keys and
-    values of one head fit in the GPU's cache. ``model_aliases`` and ``gpu_aliases`` are other names
-    of model and GPU, separated by ``|``.
+    values (of one head) fit in the GPU's L2 cache. ``model_aliases`` and ``gpu_aliases`` are other
+    names of model and GPU, separated by ``|``.
     """
     rows = list(zip(configured.configurations, configured.deployments, strict=True))
     found: dict[str, list[object]] = {
@@ -79,7 +79,7 @@ def configuration_columns(configured: Configured) -> dict[str, list[object]]:
 def _model_aliases(configuration: Configuration, deployment: Deployment) -> list[str]:
     """Return the other names of a row's model: the user's name and aliases.
 
-    Only aliases with equal default sampling settings are included.
+    Only aliases with the same default sampling settings are included.
     """
     model = deployment.model
     given = str(configuration.get("model", model.name))
@@ -122,7 +122,7 @@ def export_table(
       null if unknown;
     - ``cost.NAME``, the costs of a forward pass of the model (``StepCosts``), from which step
       features follow;
-    - with speculative decoding, the columns on draft tokens (``_draft_columns``);
+    - with speculative decoding, the columns for draft tokens (``_draft_columns``);
     - ``source`` of the coefficients, and the checkpoint's hash;
     - the nearest measured deployment and its distance in standard deviations, null without one.
 
@@ -151,7 +151,7 @@ def export_table(
 
 
 def _draft_columns(deployments: Sequence[Deployment]) -> dict[str, pa.Array]:
-    """Return the columns on speculative decoding, which are null in rows without it.
+    """Return the columns for speculative decoding, which are null in rows without it.
 
     ``draft_acceptance`` has, separated by commas, the acceptance probability of each draft token,
     given that all earlier ones are accepted. ``tokens_per_step`` is the mean number of tokens that

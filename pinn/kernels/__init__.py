@@ -1,1 +1,1 @@
-"""Measured kernels, surrogates fitted to their times, and step times summed over kernels."""
+"""Measured kernels, surrogates fitted to their times, and step times as sums over kernels."""

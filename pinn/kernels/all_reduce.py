@@ -1,4 +1,4 @@
-"""Times of all-reduces: measured curves over message size, or a ring from first principles."""
+"""All-reduce times: measured curves over message size, or a ring model from first principles."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _LINK_SECONDS = np.geomspace(1e-10, 0.1, 46)
 def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return times in seconds at sizes ``at``, from a curve measured at sizes ``bytes_``.
 
-    Between measured sizes, times are interpolated linearly in the logarithms. Below them the time
-    is constant, and above them it is proportional to the size.
+    Between measured sizes, the logarithm of time is interpolated linearly in the logarithm of size.
+    Below the smallest size the time is constant; above the largest it is proportional to the size.
     """
     inside = np.clip(at, bytes_[0], bytes_[-1])
     log_time = np.interp(np.log(inside), np.log(bytes_), np.log(seconds))
@@ -62,7 +62,7 @@ def _read_curve(bytes_: np.ndarray, seconds: np.ndarray, at: np.ndarray) -> np.n
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Times of all-reduces by message size: a curve per measured GPU, and one per link type.
+    """All-reduce times by message size: one curve per measured GPU, and one per link type.
 
     Attributes:
         curves: Measured seconds at message sizes ``SIZES_BYTES``, by GPU and number of ranks.
@@ -95,8 +95,8 @@ class AllReduce:
         Args:
             gpu: GPU as a ``GpuSpec``, or one GPU per row as a ``Coded``; all arguments broadcast
                 together.
-            ranks: Number of GPUs in the all-reduce, all of one node.
-            bytes_: Size of the message on each GPU, in bytes.
+            ranks: Number of GPUs in the all-reduce, all in one node.
+            bytes_: Message size on each GPU, in bytes.
         """
         chips = coded(gpu)
         ids, count, size = np.broadcast_arrays(

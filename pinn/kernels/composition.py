@@ -43,11 +43,10 @@ Column = Real[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel of given sizes that the steps of a deployment run.
+    """A kernel with given sizes that runs in a deployment's steps.
 
     Attributes:
-        form: Number format; for recurrent layers and sparse attention, the name of the kernel's
-            type.
+        form: Number format; for recurrent layers and sparse attention, the name of the kernel type.
         count: Number of runs per step: one number for all steps, or one per step.
         sizes: Sizes of the kernel, in the order of its surrogate's arguments; each is one number,
             or one per step.
@@ -66,12 +65,13 @@ Sizes = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Kernels:
-    """Kernels of one type in a part of a step, such as the decode attention.
+    """Kernels of one type in a part of a step, such as decode attention.
 
     Attributes:
-        calls: Function of a deployment and its batches that yields the kernel calls of its steps.
-        seconds: Function of surrogates, GPUs, number formats and sizes that returns the time in
-            seconds of each call.
+        calls: Function that takes a deployment and its batches and yields the kernel calls of its
+            steps.
+        seconds: Function that takes surrogates, GPUs, number formats and sizes and returns the time
+            of each call in seconds.
         sizes: Names of the first sizes of a call, as in the tables of measured kernels; empty for
             unmeasured kernels.
         operator: Name of the kernel type whose surrogate was fitted to measured kernels; empty for
@@ -110,7 +110,7 @@ _LARGEST_SHARE = 0.5
 def quantization_seconds(
     gpu: GpuSpec, rows: Float[np.ndarray, "*n"], width: Float[np.ndarray, "*#n"]
 ) -> Float[np.ndarray, "*n"]:
-    """Return the seconds to quantize ``rows`` tokens of ``width`` 16-bit elements to fp8."""
+    """Return the time in seconds to quantize ``rows`` tokens of ``width`` elements to fp8."""
     moved = rows * width * _ELEMENT_BYTES
     return LAUNCH_SECONDS + moved / (gpu.memory_bandwidth_bytes_per_s * BANDWIDTH_SHARE)
 
@@ -120,8 +120,8 @@ def without_quantization(
 ) -> Float[np.ndarray, "*n"]:
     """Return the time in seconds of an fp8 matrix product without the quantization of its inputs.
 
-    With static scales, a product needs no quantization of its own: the kernel before it writes its
-    inputs in fp8. ``scaling`` has the seconds of the quantization.
+    With static scales, no separate quantization is needed, because the preceding kernel writes the
+    inputs in fp8. ``scaling`` is the time of the quantization in seconds.
     """
     return seconds - np.minimum(scaling, seconds * _LARGEST_SHARE)
 
@@ -156,9 +156,9 @@ def compose(
 def compose_many(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], batches: Sequence[UniformBatches]
 ) -> Float[np.ndarray, "m n parts"]:
-    """Return the time in seconds of each part (such as experts) of ``n`` steps per deployment.
+    """Return the time in seconds of each part (such as experts) in ``n`` steps of each deployment.
 
-    All calls of one kernel type are evaluated together, so that thousands of deployments take
+    All calls of a kernel type are evaluated together, so that thousands of deployments take only
     seconds.
 
     Args:
@@ -195,7 +195,7 @@ def _times(
 
 
 def _coded(values: Sequence[object]) -> Coded:
-    """Return one value per row as a ``Coded``: the distinct values, and an index per row."""
+    """Encode one value per row as a ``Coded``: the distinct values, and an index per row."""
     number: dict[object, int] = {}
     ids = np.array([[number.setdefault(value, len(number))] for value in values])
     return Coded(tuple(number), ids)
@@ -214,7 +214,7 @@ def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
 def _products(
     kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
 ) -> Times:
-    """Return the time of matrix products in seconds; static scales save quantizing activations."""
+    """Return the time of matrix products in seconds; static scales avoid quantizing activations."""
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
@@ -308,10 +308,10 @@ def _latent_layers(deployment: Deployment) -> Iterator[tuple[int, LatentAttentio
 
 
 def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield all-reduces: two per layer, one of the embedding, one per q/k norm of full width.
+    """Yield all-reduces: two per layer, one for the embedding, one per full-width q/k norm.
 
-    Such a norm spans all heads of q, and of k. Its all-reduce sums one fp32 square per token for q,
-    and one for k.
+    Such a norm spans all heads of q, and all heads of k. Its all-reduce sums two fp32 values per
+    token: the squared norms of q and of k.
     """
     model, tp = deployment.model, deployment.recipe.tensor_parallel_size
     if tp == 1:
@@ -328,7 +328,7 @@ def _all_reduce(deployment: Deployment, batches: UniformBatches) -> Calls:
 
 
 def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> Times:
-    """Return vLLM's all-reduce time in seconds, less the time that another engine's kernel saves.
+    """Return vLLM's all-reduce time in seconds, minus the time that another engine's kernel saves.
 
     All-reduces that are fused with a norm have the time of the fused kernel.
     """
@@ -340,12 +340,12 @@ def _reduce(kernels: KernelSurrogates, gpu: Coded, _: Coded, *sizes: Column) -> 
 
 
 def _exchange(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the exchange between experts' ranks: dispatch of all tokens, and combine of results.
+    """Yield the exchange between expert ranks: dispatch of all tokens, and combine of the results.
 
     vLLM runs NCCL's all-gather and reduce-scatter (0.20.1
     vllm/distributed/device_communicators/all2all.py: AgRsAll2AllManager). The exchanges of other
-    engines were not measured. Dispatch and combine together count as one all-reduce of the same
-    bytes.
+    engines were not measured. Dispatch and combine together are treated as one all-reduce of the
+    same bytes.
     """
     model, recipe = deployment.model, deployment.recipe
     if model.moe is None or recipe.data_parallel_size == 1:
@@ -364,7 +364,7 @@ def _exchanged(
 
 
 def _sampling(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the sampler's call; its size is measured seconds, scaled by the memory bandwidth."""
+    """Yield the sampler's call; its size is the measured time, scaled by the memory bandwidth."""
     costs = step_costs([deployment])
     yield Call("fp32", 1, (costs.sampled_step_s + batches.requests * costs.sampled_request_s,))
 
@@ -384,14 +384,14 @@ _NO_DRAFTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Phase:
-    """Decode or prefill, with its kernels of recurrent layers and sparse attention.
+    """Decode or prefill phase, with its kernels for recurrent layers and sparse attention.
 
     Attributes:
-        rows: Function of batches that returns the number of requests, and the new and cached tokens
-            per request.
+        rows: Function that takes batches and returns the number of requests, and the new and cached
+            tokens per request.
         operators: Kernel types by type of recurrent layer; for DeepSeek-V4, by number of tokens per
             compressed key. DeepSeek-V4's layers with only a window (key 0) were not measured. They
-            have the times of the attention with the fewest keys.
+            are assigned the time of the attention with the fewest keys.
         datasheet: Function that returns the time in seconds of a recurrent layer or attention at
             the GPU's memory bandwidth and peak FLOP/s.
     """
@@ -455,7 +455,7 @@ def _state_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) 
 
 
 def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield three kernels per layer with an indexer: score keys, select keys, attend to them."""
+    """Yield three kernels per layer with an indexer: score keys, select keys, attend to these."""
     for group in deployment.model.layer_groups:
         mixer = group.attention
         if isinstance(mixer, Attention) and mixer.indexer is not None:
@@ -473,9 +473,9 @@ def _indexed_calls(phase: Phase, deployment: Deployment, batches: UniformBatches
 
 
 def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: Seconds) -> Calls:
-    """Yield one call per kernel type, with roofline seconds as the last size.
+    """Yield one call per kernel type, with the roofline time as the last size.
 
-    The first call has the roofline seconds of the whole layer; all other calls have 0.
+    The first call has the roofline time of the whole layer; all other calls have 0.
     """
     for operator in operators:
         yield Call(operator, group.count, (*sizes, seconds))
@@ -485,7 +485,7 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Return a layer's roofline time of attention or recurrence, in seconds; no draft tokens."""
+    """Return the roofline time of a layer's attention or recurrence in s, without draft tokens."""
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)
@@ -495,7 +495,7 @@ def _datasheet_seconds(
 
 
 def _streams(deployment: Deployment, batches: UniformBatches) -> Calls:
-    """Yield the calls that mix residual streams, with 0 roofline seconds as the last size.
+    """Yield the calls that mix residual streams, with a roofline time of 0 as the last size.
 
     The bytes that they move are counted with the small kernels of a step.
     """

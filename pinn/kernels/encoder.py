@@ -1,10 +1,10 @@
 """Time of a multimodal model's encoder (images or audio) as the sum of its kernels' times.
 
 An encoder layer is computed like a layer of a bidirectional model without an output head, with the
-matrix products, attention and all-reduces of ``composition``. The times of patch embedding,
-convolutions and projector are added. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py
-(_execute_mm_encoder: all items of a step at once), models/qwen2_5_vl.py (Qwen2_5_VisionBlock,
-Qwen2_5_VisionPatchMerger), models/vision.py (run_dp_sharded_mrope_vision_model).
+matrix products, attention and all-reduces of ``composition``. Patch embedding, convolutions and
+projector are included. Sources: vLLM 0.33.0's v1/worker/gpu_model_runner.py (_execute_mm_encoder:
+all items of a step at once), models/qwen2_5_vl.py (Qwen2_5_VisionBlock, Qwen2_5_VisionPatchMerger),
+models/vision.py (run_dp_sharded_mrope_vision_model).
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class EncodedItems:
 
     @classmethod
     def of(cls, count: int, item: MediaItem, ranks: EncoderRanks) -> "EncodedItems":
-        """Return the part of ``count`` images or audio clips that one GPU encodes."""
+        """Return the share of ``count`` images or audio clips that one GPU encodes."""
         sequences = count * item.patches / item.sequence
         return cls(-(-sequences // ranks.items) if ranks.items > 1 else sequences, item)
 
@@ -53,7 +53,7 @@ class EncodedItems:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows of the projector's inputs, over all images or clips."""
+        """Return the number of rows of the projector's input, over all images or clips."""
         return round(self.item.rows * self.sequences * self.item.sequence / self.item.patches)
 
 
@@ -63,9 +63,9 @@ def layer_steps(
     """Return the layers of an encoder as deployments, each with the batch that they process.
 
     Layers with windows are a separate deployment, in which each window is a sequence. In a
-    bidirectional prompt, every token sees the whole prompt. Kernel times are of causal attention,
-    which has half of these (query, key) pairs. The other half is added by counting half of the
-    prompt as cached tokens.
+    bidirectional prompt, every token sees the whole prompt. Kernel times are those of causal
+    attention, which has half of these (query, key) pairs. The other half is included by treating
+    half of the prompt as cached tokens.
     """
     sequence, window = items.item.sequence, min(encoder.window_patches, items.item.sequence)
     windowed = encoder.layers - encoder.full_layers
@@ -81,7 +81,7 @@ def layer_steps(
 
 
 def _as_model(encoder: EncoderSpec, layers: int) -> ModelSpec:
-    """Return a model of an encoder's layers, with a minimal vocabulary."""
+    """Represent an encoder's layers as a model with a minimal vocabulary."""
     head_dim = (encoder.attention_width or encoder.width) // encoder.heads
     attention = AttentionSpec(encoder.heads, encoder.heads, head_dim)
     group = LayerGroup(layers, attention, DenseFfnSpec(encoder.ffn_width, encoder.gated))
@@ -109,7 +109,7 @@ def kernel_seconds(
         kernels: Fitted kernel surrogates.
         encoder: Layers and widths of the encoder.
         gpu: GPU that runs the encoder.
-        ranks: Numbers of GPUs that share the encoder.
+        ranks: Numbers of GPUs over which the encoder is divided.
         items: Images or audio clips that one GPU encodes in the step.
     """
     steps = layer_steps(encoder, gpu, ranks.layers, items)

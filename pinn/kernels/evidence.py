@@ -1,4 +1,4 @@
-"""Kernels of a predicted step: their sizes, their times, and the nearest measured kernels."""
+"""Kernels of a predicted step: their sizes and times, and the nearest measured kernels."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +27,8 @@ class KernelUse:
 
     Attributes:
         operator: Part of the step, a key of ``pinn.kernels.composition.COMPOSED_PARTS``.
-        precision: Number format; for recurrent layers and sparse attention, the name of the
-            kernel's type.
+        precision: Number format; for recurrent layers and sparse attention, the name of the kernel
+            type.
         sizes: Sizes of the kernel, by name.
         count: Number of runs per step.
         seconds: Time of one run in seconds.
@@ -51,7 +51,7 @@ class KernelUse:
 def kernels_used(
     kernels: KernelSurrogates, deployment: Deployment, batches: UniformBatches
 ) -> list[KernelUse]:
-    """Return the kernels of one step, longest total time first; equal kernels are merged.
+    """Return the kernels of one step, longest total time first; identical kernels are merged.
 
     Args:
         kernels: Fitted surrogates.
@@ -105,7 +105,7 @@ def _nearest(
 
 
 def _timed_format(measured: MeasuredShapes, form: str) -> str:
-    """Return the format if kernels in it were measured, or else one with equal arithmetic."""
+    """Return the format if its kernels were measured, or else a format with the same arithmetic."""
     formats, form = sorted({timed for _, timed in measured.tables}), precision(form).kernels
     if form in formats:
         return form
@@ -114,7 +114,7 @@ def _timed_format(measured: MeasuredShapes, form: str) -> str:
 
 
 def _nearest_message(timed: AllReduce, gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the nearest measured all-reduce on this GPU or, if there is none, its link type."""
+    """Return the nearest all-reduce measured on this GPU or, if there is none, on its link type."""
     own = [n for name, n in timed.curves if name == gpu.name]
     link = "nvlink" if gpu.has_nvlink else "pcie"
     pooled = [n for name, n in timed.pools if name == link]
@@ -136,7 +136,7 @@ _LATENT_SHAPE = {
 
 
 def _nearest_latent(chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the only measured MLA shape, on this GPU or any; its batch sizes are not stored."""
+    """Return the only measured MLA shape, on this or another GPU, without batch sizes."""
     shape = {name: size for name, size in _LATENT_SHAPE.items() if name in sizes}
     if not chips or not shape:
         return None

@@ -1,4 +1,4 @@
-"""Exclusion of held-out models' kernels, and of near copies, from the training data."""
+"""Exclusion of kernels of held-out models and their near copies from the training data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,8 +24,8 @@ def is_near_copy(model: ModelSpec, other: ModelSpec) -> bool:
     """Return whether two models have nearly equal layers, at any depth and in any number format.
 
     Dense models are near copies if hidden size and feed-forward width differ by at most 5 %. For
-    models with experts, the experts' width counts, and the number of experts and the top-k must be
-    equal.
+    models with experts, the experts' widths are compared instead, and the numbers of experts and
+    the top-k must be the same.
     """
     same_kind = (model.moe is None) == (other.moe is None)
     if not (same_kind and _close_sizes(model.hidden_size, other.hidden_size)):
@@ -68,7 +68,7 @@ _LATENT_SHAPE = (512, 64)
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Held-out models and GPUs, on whose kernels surrogates must not be trained.
+    """Held-out models and GPUs, whose kernels must not be used to train surrogates.
 
     Attributes:
         models: Held-out models; their kernel shapes and near copies are excluded on every GPU.
@@ -96,7 +96,7 @@ class Exclusion:
         return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool, copy=True)
 
     def gemm_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or (n, k) within 3 % of a held-out model's."""
+        """Return True for rows of a held-out GPU, or within 3 % of a held-out model's (n, k)."""
         excluded = self.gpu_rows(rows)
         n, k = rows["n"].to_numpy(dtype=float), rows["k"].to_numpy(dtype=float)
         for wide, deep in sorted({s for model in self.models for s in gemm_shapes(model)}):
@@ -104,7 +104,7 @@ class Exclusion:
         return excluded
 
     def attention_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or of a held-out model's attention shape."""
+        """Return True for rows of a held-out GPU, or with a held-out model's attention shape."""
         excluded = self.gpu_rows(rows)
         names = ("heads", "kv_heads", "head_dim", "window")
         table = rows[list(names)].to_numpy(dtype=float)
@@ -113,7 +113,7 @@ class Exclusion:
         return excluded
 
     def moe_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or of experts similar to a held-out model's."""
+        """Return True for rows of a held-out GPU, or with experts similar to a held-out model's."""
         excluded = self.gpu_rows(rows)
         value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
         for model in self.models:
@@ -122,7 +122,7 @@ class Exclusion:
         return excluded
 
     def latent_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for excluded MLA rows: all, if a held-out model has the measured shape."""
+        """Return True for excluded MLA rows: all if a held-out model has the measured shape."""
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)
         latent = (m for m in self._mixers() if isinstance(m, LatentAttentionSpec))
@@ -131,10 +131,10 @@ class Exclusion:
         return self.gpu_rows(rows)
 
     def mixer_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or of a held-out model's recurrent layer.
+        """Return True for rows of a held-out GPU, or with a held-out model's recurrent layer.
 
-        Sparse attention's indexers were measured with GLM-5's shape only, so a held-out model with
-        any indexer excludes all rows of indexers.
+        Indexers of sparse attention were measured with GLM-5's shape only, so any held-out model
+        with an indexer excludes all indexer rows.
         """
         mixers, excluded = self._mixers(), self.gpu_rows(rows)
         if not set(STATE_WIDTHS) <= set(rows):
@@ -151,7 +151,7 @@ class Exclusion:
         return [g.attention for model in self.models for g in model.layer_groups]
 
     def slug(self) -> str:
-        """Return a name for files: ``all``, or ``without-`` and the names of what is held out."""
+        """Return a file name: ``all``, or ``without-`` and the held-out models and GPUs."""
         names = [model.name.split("/")[-1] for model in self.models] + list(self.gpus)
         return "-".join(["without", *names]).lower() if names else "all"
 
@@ -193,8 +193,8 @@ def gemm_shapes(model: ModelSpec) -> set[tuple[int, int]]:
 def attention_shapes(model: ModelSpec) -> set[tuple[int, int, int, int]]:
     """Return (heads, kv_heads, head_dim, window) per rank, at all tensor-parallel sizes.
 
-    A window of 0 means full attention. Latent attention (MLA) has as many KV heads as query heads
-    in prompts.
+    A window of 0 means full attention. During prefill, latent attention (MLA) has as many KV heads
+    as query heads.
     """
     found = set()
     for tp in _parallel_sizes(model):

@@ -25,7 +25,7 @@ _TOKENS = np.concatenate([[1.0], octaves(2, 65536, 2)])
 
 
 class Gemm(Operator):
-    """Matrix product ``[m, k] x [k, n]`` of activations and weights; the format is the weights'."""
+    """Matrix product ``[m, k] x [k, n]`` of activations and weights in a number format."""
 
     name = "gemm"
     axes = ("m", "n", "k")
@@ -55,16 +55,16 @@ class Gemm(Operator):
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
         """Return the network's inputs, with these columns in order.
 
-        - logs of times: roofline, reading weights, moving activations, computing, computing padded
-          tiles, the sum of the times, and the maximum of reading and computing
+        - logs of the times of: roofline, reading weights, moving activations, computing, computing
+          padded tiles, the sum of these, and the maximum of reading and computing
         - logs of m, n, k, m k and m n
         - logs of the waves of 64 x 64 and of 128 x 128 tiles
         - for tiles of 64, 128 and 256 rows: log of the waves, and logs of the factors by which
           rounding up to whole waves and to whole tiles increases work
-        - log of the ratio of the weights' bytes to the L2 cache
-        - n / 128 and k / 256, up to 1; flag of a single row; m / 16, up to 1
+        - log of the ratio of the weight bytes to the L2 cache size
+        - n / 128 and k / 256, at most 1; flag for a single row; m / 16, at most 1
         - log of the ratio of computing to reading time
-        - flags of 8-bit and 4-bit math; log of the ratio of the FLOP/s to bf16's
+        - flags for 8-bit and 4-bit math; log of the ratio of the FLOP/s to that of bf16
         - columns of the GPU
         """
         m, n, k = sizes["m"], sizes["n"], sizes["k"]
@@ -109,9 +109,9 @@ _PROMPT = np.concatenate([[1.0], octaves(16, 512, 1), octaves(512, 32768, 2)[1:]
 
 
 def _head_columns(hw: Hardware, sizes: Sizes) -> list[Rows]:
-    """Return the network's inputs for the heads: logs of their numbers and width, and flags.
+    """Return the network's inputs for the heads: logs of their number and width, and flags.
 
-    The flags mark heads wider than 128, number formats below 1.5 bytes, and windows.
+    The flags mark heads wider than 128, number formats of less than 1.5 bytes, and windows.
     """
     heads, kv_heads, width = sizes["heads"], sizes["kv_heads"], sizes["head_dim"]
     flags = width > 128, hw.element_bytes < 1.5, sizes["window"] > 0
@@ -157,7 +157,7 @@ class DecodeAttention(_Attention):
         """Return the network's inputs, with these columns in order.
 
         - log of the roofline
-        - logs of read time and compute time, each levelling off below several launch times
+        - logs of read time and compute time, each levelling off below a few launch times
         - logs of sequences, of visible keys, and of thread blocks (one per KV head) per SM
         - log of the factor by which rounding up to whole waves of blocks increases work
         - logs of query heads per SM, and of waves of blocks of at most 256 keys
@@ -184,7 +184,7 @@ class DecodeAttention(_Attention):
 
 
 class PrefillAttention(_Attention):
-    """Causal attention of ``sequences`` new prompts of ``tokens`` tokens each."""
+    """Causal attention within ``sequences`` new prompts of ``tokens`` tokens each."""
 
     name = "prefill_attention"
     axes = ("sequences", "tokens")
@@ -200,7 +200,7 @@ class PrefillAttention(_Attention):
         """Return the network's inputs, with these columns in order.
 
         - log of the roofline
-        - logs of compute time and memory time, each levelling off below several launch times
+        - logs of compute time and memory time, each levelling off below a few launch times
         - logs of sequences, of tokens per sequence, and of their product
         - logs of tiles of 128 queries per SM, and of whole waves of these tiles
         - logs of the factors by which rounding up to whole waves and to whole tiles increases work
@@ -240,10 +240,10 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
     has separate kernels on Hopper and on data-center Blackwell, with 8-bit activations only on
     Blackwell.
 
-    Marlin multiplies with Ampere's instructions, far below the bf16 rate of newer GPUs. From 8,192
-    tokens on, vLLM 0.24.0's Marlin reaches 258 TFLOP/s on B200 and 240 on H100, and 16-bit experts
-    reach 745 and 398 (medians of the measured kernels). Steps of that size therefore take longer
-    with int4 experts than with 16-bit experts.
+    Marlin uses Ampere's matrix instructions, which are far below the bf16 rate of newer GPUs. From
+    8,192 tokens on, vLLM 0.24.0's Marlin reaches 258 TFLOP/s on B200 and 240 on H100, and 16-bit
+    experts reach 745 and 398 (medians of the measured kernels). Steps of that size therefore take
+    longer with int4 experts than with 16-bit experts.
     """
     own_mxfp4 = (hw.capability >= 9.0) & (hw.capability < 11.0)
     blackwell = (hw.capability >= 10.0) & (hw.capability < 11.0)
@@ -268,13 +268,13 @@ def family(hw: Hardware) -> Int[np.ndarray, " rows"]:
 class Moe(Operator):
     """Routed experts of one rank: gather, gate, up, down and scatter.
 
-    ``tokens`` counts the tokens of the whole expert-parallel group. Each expert has the inner width
-    ``width`` and is split over ``tensor_parallel`` GPUs; whole experts are distributed over
-    ``expert_parallel`` GPUs. An expert has three ``matrices`` with a gate, and two without.
+    ``tokens`` is the number of tokens in the whole expert-parallel group. Each expert has the inner
+    width ``width`` and is split over ``tensor_parallel`` GPUs; whole experts are distributed over
+    ``expert_parallel`` GPUs. An expert has three ``matrices`` if it has a gate, otherwise two.
 
     In measurements, tokens are distributed evenly over experts. In predictions, tokens select
-    experts at random: fewer experts are used, and all ranks wait for the rank with the most used
-    experts (``experts_hit_busiest``).
+    experts at random, so that fewer experts are used and all ranks wait for the rank with the most
+    experts in use (``experts_hit_busiest``).
     """
 
     name = "moe"
@@ -303,17 +303,17 @@ class Moe(Operator):
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the FLOP, and the bytes of the experts used and of moved activations."""
+        """Return the FLOP, the bytes of the experts in use, and the bytes of moved activations."""
         return work.moe_work(sizes, sizes["hit"], hw.element_bytes)
 
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the peak FLOP/s: that of bf16 for families that compute in 16 bits."""
+        """Return the peak FLOP/s, which is that of bf16 for families that compute in 16 bits."""
         return np.where(np.isin(sizes["family"], (0, 3, 4)), hw.bf16_rate, hw.floor_rate)
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the roofline in seconds.
+        """Return the roofline time in seconds.
 
-        It is the longer of reading the used experts and multiplying, plus a launch of 8 us.
+        It is the longer of reading the experts in use and multiplying, plus a launch of 8 us.
         """
         read, _, compute = self.times(hw, sizes)
         return np.maximum(read, compute) + self.launch_seconds
@@ -326,7 +326,7 @@ class Moe(Operator):
         return np.maximum(least.read_bytes / hw.bandwidth, least.flop / hw.floor_rate)
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
-        """Return the network's inputs: only ratios, so that unseen sizes stay in the trained range.
+        """Return the network's inputs, ratios so that unseen sizes stay in the trained range.
 
         The columns are, in this order:
 
@@ -340,7 +340,7 @@ class Moe(Operator):
         - log of the ratio of activation time to the roofline
         - logs of an expert's width on one GPU, of the hidden size, of the expert-parallel size,
           and of the experts per rank
-        - flag of experts without a gate, and a flag for each kernel family
+        - a flag for experts without a gate, and one for each kernel family
         - columns of the GPU
         """
         read, activations, compute = self.times(hw, sizes)
@@ -372,5 +372,5 @@ class Moe(Operator):
 
 
 def _routed(sizes: Sizes) -> tuple[Rows, Rows, Rows, Rows]:
-    """Return tokens, experts, top-k and expert-parallel size, which decide how many experts run."""
+    """Return the sizes that determine how many experts run: tokens, experts, top-k and EP size."""
     return sizes["tokens"], sizes["experts"], sizes["top_k"], sizes["expert_parallel"]

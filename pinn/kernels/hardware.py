@@ -1,4 +1,4 @@
-"""Rates of the GPU and bytes of the number format in each row of a kernel surrogate's input."""
+"""GPU rates and bytes per element for each row of a kernel surrogate's input."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Ids = Int[np.ndarray, " rows"]
 class Coded:
     """One value per row: ``options[ids[row]]``; ``ids`` broadcasts with other arguments.
 
-    A GPU or a format that is the same in all rows can be passed without this class.
+    A GPU or a format that is the same in all rows can be passed directly.
 
     >>> Coded(("bf16", "fp8"), np.array([0, 1, 1])).ids.shape
     (3,)
@@ -39,10 +39,10 @@ def coded(value: object) -> Coded:
 
 @dataclass(frozen=True)
 class Hardware:
-    """Rates of the GPU and bytes of the format in each row, in SI units, shape ``[rows]``.
+    """GPU rates and bytes per element in each row, in SI units, with shape ``[rows]``.
 
     Attributes:
-        bandwidth: Bandwidth of the device memory, bytes/s.
+        bandwidth: Device memory bandwidth in bytes/s.
         bf16_rate: Dense bf16 FLOP/s.
         floor_rate: Maximum dense FLOP/s of multiplications in the number format.
         sms: Number of streaming multiprocessors.
@@ -52,7 +52,7 @@ class Hardware:
         math: Index of the tensor-core math: 0 for 16-bit, 1 for 8-bit, 2 for 4-bit.
         format_ids: Index of the row's number format in ``format_names``.
         format_names: Names of all number formats in the rows.
-        known: Whether the training data has kernels of the GPU.
+        known: Whether the training data includes kernels on the GPU.
     """
 
     bandwidth: Float[np.ndarray, " rows"]
@@ -70,10 +70,11 @@ class Hardware:
     def descriptors(self) -> Float[np.ndarray, "rows 6"]:
         """Return the network's inputs for the GPU: generation, log SMs, and a four-column tag.
 
-        The tag has the logs of bandwidth, ridge (FLOP per byte) and cache size, and a one. Nine
-        GPUs are too few to learn how efficiency depends on these numbers, so they only identify
-        GPUs in the training data. Operators can blank the tag of other GPUs, which are then treated
-        like their generation. To prepare for this, training blanks the tag of some rows.
+        The tag consists of the logs of bandwidth, ridge point (FLOP per byte) and cache size, and a
+        one. Nine GPUs are too few to learn how efficiency depends on these numbers, so they only
+        identify GPUs in the training data. Operators can set the tag of other GPUs to zero, which
+        are then treated like the average of their generation. To allow for this, training sets the
+        tag of some rows to zero.
         """
         tag = [
             np.log(self.bandwidth / 3e12),
@@ -89,14 +90,14 @@ class Hardware:
 
 
 def math_index(gpu: GpuSpec, form: Precision) -> int:
-    """Return the index of a format's tensor-core math on a GPU: 0 (16-bit) without native units."""
+    """Return the index of a format's tensor-core math on a GPU: 0 (16-bit) if not native."""
     if form.math == "bf16" or form.math not in gpu.peak_flop_per_s:
         return 0
     return 2 if form.math == "fp4" else 1
 
 
 def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids) -> Hardware:
-    """Return the rates and bytes of rows with given GPUs and formats.
+    """Return the GPU rates and bytes per element of rows with given GPUs and formats.
 
     Raises:
         PinnError: If a format is unknown.
@@ -124,13 +125,13 @@ def hardware(gpus: Chips, gpu_ids: Ids, formats: Sequence[str], format_ids: Ids)
 
 
 def chip_tags(gpus: Chips) -> Float[np.ndarray, "gpus 5"]:
-    """Return the datasheet values that identify a GPU to surrogates, without its name."""
+    """Return the datasheet values by which surrogates identify a GPU, instead of its name."""
     rates = [(g.memory_bandwidth_bytes_per_s, g.peak_flop_per_s["bf16"]) for g in gpus]
     cores = [(g.sm_count, g.l2_bytes, g.compute_capability) for g in gpus]
     return np.hstack([np.reshape(rates, (-1, 2)), np.reshape(cores, (-1, 3))]).astype(np.float64)
 
 
 def is_known(gpus: Chips, tags: Float[np.ndarray, "trained 5"]) -> Bool[np.ndarray, " gpus"]:
-    """Return for each GPU whether the training data has a GPU with its datasheet, within 2 %."""
+    """Return, for each GPU, whether its datasheet is within 2 % of that of a training GPU."""
     apart = np.abs(chip_tags(gpus)[:, None] / tags[None] - 1.0).max(axis=2)
     return (apart < 0.02).any(axis=1)

@@ -25,7 +25,7 @@ from pinn.specs.gpu import load_gpu
 
 @lru_cache(maxsize=1)
 def kernel_tables(systems: Path | None = None) -> KernelTables:
-    """Return the tables of measured kernels, which are read once per process."""
+    """Return the tables of measured kernels, which are read only once per process."""
     return read_kernel_tables(systems=systems)
 
 
@@ -36,9 +36,9 @@ def surrogates_without(
 
     Args:
         exclude: Held-out models and GPUs.
-        seed: Seed of all random choices.
+        seed: Random seed for all random choices.
         root: Folder in which surrogates are cached.
-        systems: Folder of newer kernel tables; None for only the tables of the installed package.
+        systems: Folder of newer kernel tables; None to use only the installed package's tables.
     """
     aside = {"shared": root}
     place = remembered_folder(fit_surrogates, exclude, seed, systems, root=root, aside=aside)
@@ -83,7 +83,7 @@ SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 
 def fold_of_rows(rows: pd.DataFrame, group: Sequence[str]) -> Int[np.ndarray, " rows"]:
-    """Return the cross-validation fold of each row, from 0; all rows of a shape share a fold."""
+    """Return each row's cross-validation fold, from 0; rows with the same shape share a fold."""
     number = rows.groupby(list(group)).ngroup().to_numpy()
     return (np.random.default_rng(0).permutation(number.max() + 1) % FOLDS)[number]
 
@@ -97,7 +97,7 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Table with columns operator, gpu, precision and rows; median, mean and P90 of the absolute
-        error; and the median error (bias). All errors are fractions.
+        error; and the median signed error (bias). All errors are fractions.
     """
     parts = [(g, f, part["error"]) for (g, f), part in predicted.groupby(["gpu", "precision"])]
     parts.append(("all", "all", predicted["error"]))
@@ -110,7 +110,7 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
-    """Return rows of sizes that occur in serving: experts on one node, with one step's tokens."""
+    """Return rows whose sizes occur in serving: experts on one node, with one step's tokens."""
     if operator.name != "moe":
         return rows
     ranks = rows["tensor_parallel"] * rows["expert_parallel"]
@@ -134,11 +134,11 @@ def held_out_table(
         operators: Kernel types to fit.
         fits: Number of folds of held-out shapes, by name of the kernel type; None for ``FITS``.
         plans: Training plans that differ from the default, by name of the kernel type.
-        progress: Function that is called before each fit with a text that names the held-out part
+        progress: Function that is called before each fit with a string that names the held-out data
             and the kernel type.
 
     Returns:
-        Table with ``TABLE_COLUMNS``: ``left_out`` is the held-out part (``shapes`` or the name of a
+        Table with ``TABLE_COLUMNS``: ``left_out`` is what is held out (``shapes`` or the name of a
         GPU); the other columns are those of :func:`errors`.
     """
     found = []
@@ -169,7 +169,7 @@ def _left_out(
 
 
 def _errors_of(surrogate: OperatorSurrogate, held: pd.DataFrame, gpus: Gpus) -> pd.DataFrame:
-    """Return errors (predicted / measured - 1) of the held-out rows, or of a random sample."""
+    """Return errors (predicted / measured - 1) for the held-out rows, or for a random sample."""
     held = served(held, surrogate.operator)
     if len(held) > _ROWS_COMPARED:
         held = held.sample(_ROWS_COMPARED, random_state=0)
@@ -190,7 +190,7 @@ _MIXER_COLUMNS = ("operator", "left_out", "rows", "shapes", "median", "mean")
 def mixer_errors(
     operators: Sequence[str] | None = None, systems: Gpus | None = None
 ) -> pd.DataFrame:
-    """Return held-out APE of the kernel fits of recurrent layers and sparse attention.
+    """Return the held-out APE of kernel fits for recurrent layers and sparse attention.
 
     A fifth of the shapes is held out at a time, with a separate fit per GPU. For a held-out GPU,
     one fit uses all other GPUs.

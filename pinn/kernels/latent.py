@@ -63,7 +63,7 @@ class LatentCore:
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus) -> LatentCore:
-        """Fit weights to measured MLA modules by relative error; without rows, keep ``UNMEASURED``.
+        """Fit weights to measured MLA modules by relative error; without rows, use ``UNMEASURED``.
 
         Because errors are relative, rows whose time hardly depends on the context have little
         influence.
@@ -131,10 +131,10 @@ class LatentPrefill:
 
     Attributes:
         weights: Weights of the operands' time and the roofline time, by key ``(chip,)``. Chip ``*``
-            pools all GPUs. The weight of moving operands is the same for all GPUs: the minimum of
-            all tables. Fitted weights are 1 to 7. Weights are larger for tables whose modules pass
-            over the hidden state more often: rotations and norms ran unfused there, which is not
-            part of attention.
+            pools all GPUs. The weight for moving operands is the same for all GPUs: the minimum
+            over all tables. Fitted weights range from 1 to 7. They are larger for tables whose
+            modules read the hidden state more often, because rotations and norms, which are not
+            part of attention, ran unfused.
     """
 
     weights: dict[tuple[str], Float[np.ndarray, " terms"]] = field(default_factory=dict)

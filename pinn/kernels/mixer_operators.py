@@ -109,8 +109,8 @@ def scan(c: Columns, gpu: Columns) -> list[Seconds]:
 def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
     """Return the terms of the time of Mamba-2's state update in decodes, in seconds.
 
-    The terms are for moving the states in their own format, and for moving them in fp32. Both are
-    needed, because vLLM's kernel is hardly faster with states of two bytes per element.
+    The terms are for moving the states in their stored format, and for moving them in fp32. Both
+    are needed, because vLLM's kernel is hardly faster with two-byte states.
     """
     elements = c["batch_size"] * c["num_v_heads"] * c["head_k_dim"] * c["head_v_dim"]
     return [elements * 2 * c["state"] / gpu["bandwidth"], elements * 8.0 / gpu["bandwidth"]]
@@ -119,7 +119,7 @@ def state_update(c: Columns, gpu: Columns) -> list[Seconds]:
 def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
     """Return the terms of the time of Mamba-2's chunked scan, in seconds.
 
-    There are terms for FLOP, inputs and outputs, states, and chunks in sequence. Each chunk's state
+    There are terms for FLOP, inputs and outputs, states, and sequential chunks. Each chunk's state
     is written and read in fp32, then written and read in the engine's format.
     """
     heads, tokens = c["num_v_heads"], c["batch_size"] * c["seq_len"]
@@ -139,7 +139,7 @@ def state_scan(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of the time in which an indexer scores keys in fp8, in seconds.
+    """Return the terms of an indexer's time to score keys in fp8, in seconds.
 
     There are terms for FLOP, bytes of keys, bytes of scores, queries, and waves of tiles.
     """
@@ -165,12 +165,12 @@ def index_scores(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of the time in which an indexer selects the top-k keys, in seconds.
+    """Return the terms of an indexer's time to select the top-k keys, in seconds.
 
     There are terms for scores read, indices written, and thread blocks (one per query).
 
     Two thread blocks share an SM. Scores that exceed the L2 cache, and rows of more than 16,384
-    scores, take longer.
+    scores, take additional time.
     """
     queries, length = c["batch_size"] * c["isl"], _mean_keys(c)
     waves, pairs = np.ceil(queries / gpu["sms"]), np.ceil(queries / gpu["sms"] / 2)
@@ -196,7 +196,7 @@ def index_choice(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of the time of attention to selected keys, in seconds.
+    """Return the terms of the time for attention to selected keys, in seconds.
 
     There are terms for FLOP, bytes of keys, bytes of queries, and waves of thread blocks.
     """
@@ -214,7 +214,7 @@ def sparse_attention(c: Columns, gpu: Columns) -> list[Seconds]:
 
 
 def compressed_attention(ratio: int, c: Columns, gpu: Columns) -> list[Seconds]:
-    """Return the terms of the time of DeepSeek-V4's attention without projections, in seconds.
+    """Return the terms of DeepSeek-V4's attention time without projections, in seconds.
 
     There are terms for FLOP, for bytes of keys, and for launches.
 
@@ -251,7 +251,7 @@ def _beyond_cache(moved: np.ndarray, gpu: Columns) -> list[Seconds]:
 
 
 def _waves(blocks: np.ndarray, gpu: Columns) -> list[Seconds]:
-    """Return two terms in seconds: for thread blocks per SM, and for whole waves of blocks."""
+    """Return two terms in seconds, for thread blocks per SM and for whole waves of blocks."""
     per_sm = blocks / gpu["sms"]
     return [per_sm * LAUNCH_SECONDS, np.ceil(per_sm) * LAUNCH_SECONDS]
 
@@ -262,7 +262,7 @@ def _mean_keys(c: Columns) -> np.ndarray:
 
 
 def _reached(c: Columns, tokens: np.ndarray) -> np.ndarray:
-    """Return the (query, key) pairs of a sequence's first tokens; a query sees up to top-k keys."""
+    """Count (query, key) pairs of a sequence's first tokens; a query sees up to top-k keys."""
     near = np.minimum(tokens, c["top_k"])
     return near * (near + 1) / 2 + np.maximum(tokens - near, 0) * c["top_k"]
 
@@ -293,17 +293,17 @@ class MixerOperator:
         kind: Folder of its tables; ``timed`` for the measurements of this project.
         backend: Engine whose kernels were measured.
         version: Version of that engine.
-        columns: Sizes that are read, as the table names them.
+        columns: Names of the size columns that are read from the table.
         group: Columns that define a shape; held-out errors hold out whole shapes.
         file: Name of the table without suffix.
-        kernel: Prefix of the names of the kernels in used rows.
+        kernel: Prefix of the kernel names whose rows are used.
         where: Column and value that select rows; empty for all rows.
-        terms: Function of (sizes, GPU's rates) that returns the terms of the kernel's time, in
-            seconds.
-        constants: Sizes with one value in all rows, which are not columns of the table.
-        included: Function of (rows, GPU, time of matrix products) that returns the part of the
-            measured seconds that other parts of a step already count; None if there is no such
-            part.
+        terms: Function that takes sizes and a GPU's rates and returns the terms of the kernel's
+            time, in seconds.
+        constants: Sizes that are constant in all rows and therefore not columns of the table.
+        included: Function that takes rows, a GPU and the time of matrix products and returns the
+            part of the measured seconds that is already counted in other parts of a step; None if
+            there is no such part.
     """
 
     name: str
@@ -335,7 +335,7 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the time to move residual streams in seconds; a step counts it with small kernels."""
+    """Return the time in s to move residual streams; a step counts it with small kernels."""
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -350,14 +350,14 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Return the function in a cell of ``mixer_operators.csv``: a name, then leading arguments."""
+    """Return the function that a cell of ``mixer_operators.csv`` specifies: name, arguments."""
     name, *numbers = text.split()
     return partial(_FUNCTIONS[name], *map(int, numbers))
 
 
 @cache
 def timed_operators() -> dict[str, MixerOperator]:
-    """Return the kernel types of ``data/kernels/mixer_operators.csv`` by name."""
+    """Return the kernel types in ``data/kernels/mixer_operators.csv``, by name."""
     found = {}
     for row in read_rows(data_folder("kernels") / "mixer_operators.csv"):
         constants = (text.split("=") for text in row["constants"].split())
@@ -444,7 +444,7 @@ def _read_timed(operator: MixerOperator, gpus: Gpus) -> Read:
 
 
 def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> Terms:
-    """Return the terms of each row's time in seconds, ``[rows, terms]``; the first is a launch.
+    """Return the terms of each row's time in seconds, ``[rows, terms]``; the first is the launch.
 
     Args:
         operator: Kernel type of ``timed_operators``.
@@ -522,13 +522,13 @@ class MixerFits:
     def seconds(
         self, operator: str, gpu: GpuSpec, sizes: Mapping[str, Float[np.ndarray, " n"]]
     ) -> Float[np.ndarray, " n"] | None:
-        """Return the time in seconds of a kernel type on a GPU; None if it was fitted on no GPU.
+        """Return the time in seconds of a kernel type on a GPU, or None if it has no fit.
 
         Args:
             operator: Name of a kernel type in ``timed_operators``, or of one that was never
                 measured.
             gpu: GPU of the kernel.
-            sizes: Values of each size by name, each ``[n]``. For 0 requests the time is 0.
+            sizes: Values of each size, ``[n]``, by name. For 0 requests the time is 0.
         """
         weights = self.weights.get((operator, gpu.name), self.weights.get((operator, "*")))
         if weights is None:
@@ -539,11 +539,11 @@ class MixerFits:
 
 
 def mixer_shapes(tables: Mapping[str, pd.DataFrame]) -> dict[str, MeasuredShapes]:
-    """Return measured shapes of recurrent layers and of indexers; the kernel type is the format.
+    """Return the measured shapes of recurrent layers and indexers, with kernel types as formats.
 
     Args:
-        tables: Rows of each kernel type. Recurrent layers or indexers without rows are not in the
-            result.
+        tables: Rows of each kernel type. Recurrent layers or indexers without rows are omitted from
+            the result.
     """
     named = [rows.assign(operator=name) for name, rows in tables.items() if len(rows)]
     recurrent = [rows for rows in named if "seq_len" in rows]

@@ -1,4 +1,4 @@
-"""Kernel types (operators): roofline, correction network and monotone interpolation."""
+"""Kernel types (operators): rooflines, correction networks and monotone interpolation."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ Nodes = tuple[Float[np.ndarray, "..."], ...]
 
 
 def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
-    """Return sizes from ``low`` to ``high``: ``parts`` equally spaced ones per factor of 2.
+    """Return sizes from ``low`` to ``high``, with ``parts`` equally spaced sizes per octave.
 
     >>> octaves(1, 8, 2).tolist()
     [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0]
@@ -36,17 +36,17 @@ def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
 
 
 def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
-    """Return the coordinates of a lattice's nodes: one flat array per axis, last axis fastest."""
+    """Return the coordinates of a lattice's nodes, flat per axis; the last axis varies fastest."""
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 
 
 def monotone(values: Float[np.ndarray, "lattices ..."]) -> Float[np.ndarray, "lattices ..."]:
-    """Return values made non-decreasing along all axes but the first, one axis after another.
+    """Make values non-decreasing along all axes but the first, one axis after another.
 
     Isotonic regression yields the non-decreasing series that is closest by least squares. A running
-    maximum would propagate every positive error to all larger sizes. If one series lies above
-    another, isotonic regression preserves this, so that later axes do not undo earlier ones.
-    Running maxima at the end make the order exact in floating point.
+    maximum would propagate every positive error to all larger sizes. Isotonic regression keeps one
+    series above another, so that later axes do not undo earlier ones. Final running maxima make the
+    order exact in floating point.
     """
     for axis in range(1, values.ndim):
         moved = np.moveaxis(values, axis, -1)
@@ -140,7 +140,7 @@ class KernelCorrection(nn.Module):
         self.high.copy_(standard.amax(0).clamp_max(limit))
 
     def standardize(self, inputs: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows inputs"]:
-        """Return the inputs in standard deviations from the mean, clamped to the set range."""
+        """Return the inputs as standard deviations from the mean, clamped to the training range."""
         return ((inputs - self.mean) / self.scale).clamp(self.low, self.high)
 
     def forward(self, standard: Float[Tensor, "rows inputs"]) -> Float[Tensor, " rows"]:
@@ -151,7 +151,7 @@ class KernelCorrection(nn.Module):
     def predict(
         self, inputs: Float[np.ndarray, "rows inputs"], rows_at_once: int = 1 << 16
     ) -> Float[np.ndarray, " rows"]:
-        """Return the log of the correction factor of each row from unscaled inputs, in float64."""
+        """Return the log of the correction factor of each row from raw inputs, in float64."""
         parts = [
             self(self.standardize(rows))
             for block in torch.from_numpy(inputs).split(rows_at_once)
@@ -166,7 +166,7 @@ _HUBER = 0.1
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Settings of a network that corrects a kernel's roofline, and of its training.
+    """Settings of a network that corrects a kernel's roofline, and settings of its training.
 
     Attributes:
         rows: Maximum number of training rows; larger tables are subsampled.
@@ -197,13 +197,13 @@ def train(
     plan: TrainingPlan,
     seed: int,
 ) -> KernelCorrection:
-    """Train a correction network on log ratios; equal rows and seeds yield equal weights.
+    """Train a correction network on log ratios; the same rows and seed yield the same weights.
 
     Args:
         inputs: Network inputs of each row.
         target: Log of the ratio of measured to roofline time, per row.
         plan: Sizes of the network, and the training schedule.
-        seed: Seed of the initial weights, the subsampling and the order of rows.
+        seed: Random seed for the initial weights, the subsampling and the order of rows.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng():
@@ -240,7 +240,7 @@ Sizes = Mapping[str, Rows]
 
 
 def logarithm(seconds: Rows, launch_seconds: float) -> Rows:
-    """Return a network input: log microseconds, which level off below ``launch_seconds``."""
+    """Return a time as network input: log microseconds, levelling off below ``launch_seconds``."""
     return np.log((seconds + launch_seconds) * 1e6)
 
 
@@ -250,11 +250,11 @@ def ceiling_share(amount: Rows) -> Rows:
 
 
 class Operator(ABC):
-    """Physics of one kernel type: its sizes, its roofline, and inputs of its correction network.
+    """Physics of one kernel type: its sizes, roofline, and inputs of its correction network.
 
     Attributes:
         name: Name of the kernel type in checkpoints and tables.
-        axes: Names of the sizes along which the predicted time must not fall, in the order of
+        axes: Names of the sizes along which the predicted time must not decrease, in the order of
             ``nodes``.
         nodes: Values of each axis at which the network is evaluated; times between these sizes are
             interpolated.
@@ -263,9 +263,10 @@ class Operator(ABC):
         group: Columns that define a shape; held-out errors hold out whole shapes.
         plan: Settings of the correction network and its training.
         launch_seconds: Time of the shortest kernel, in seconds.
-        blanks_unknown_chips: Whether GPUs without training data are treated like their generation,
-            without effects of their bandwidth, ridge (FLOP per byte) and cache.
-        measured_unlike_served: Whether conditions of the measurements (such as routing of experts)
+        blanks_unknown_chips: Whether GPUs without training data are treated like the average of
+            their generation, without effects of their bandwidth, ridge point (FLOP per byte) and
+            cache.
+        measured_unlike_served: Whether the conditions of measurements (such as expert routing)
             differ from those of predictions.
     """
 
@@ -290,7 +291,7 @@ class Operator(ABC):
         return {c: rows[c].to_numpy(dtype=np.float64) for c in self.sizes()}
 
     def queried(self, sizes: Sizes, _hw: Hardware) -> dict[str, Rows]:
-        """Return the sizes of a prediction, completed with what the serving engine decides."""
+        """Return the sizes of a prediction, including those that the serving engine determines."""
         return dict(sizes)
 
     @abstractmethod
@@ -306,7 +307,7 @@ class Operator(ABC):
         """Return the peak FLOP/s of the tensor cores or other units that the kernel uses."""
 
     def times(self, hw: Hardware, sizes: Sizes) -> tuple[Rows, Rows, Rows]:
-        """Return the seconds to read weights or keys, to move activations, and to compute."""
+        """Return the times to read weights or keys, move activations, and compute, in seconds."""
         work = self.work(hw, sizes)
         return (
             work.read_bytes / hw.bandwidth,
@@ -315,7 +316,7 @@ class Operator(ABC):
         )
 
     def roofline(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return the time that the network corrects, in s: max(memory, compute) plus a launch."""
+        """Return the time that the network corrects, max(memory, compute) + launch, in seconds."""
         read, activations, compute = self.times(hw, sizes)
         return np.maximum(read + activations, compute) + self.launch_seconds
 
@@ -324,6 +325,6 @@ class Operator(ABC):
         """Return the roofline lower bound of the kernel, in seconds."""
 
     def work_seconds(self, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return memory plus compute seconds, which never fall when a size grows."""
+        """Return memory plus compute time in seconds, which never decreases with size."""
         read, activations, compute = self.times(hw, sizes)
         return read + activations + compute

@@ -1,4 +1,4 @@
-"""Storage of fitted kernel surrogates, and shapes of the kernels that they were fitted to."""
+"""Storage of fitted kernel surrogates, and of the kernel shapes to which they were fitted."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ class Nearest:
     """Measured kernel that is nearest to a predicted kernel.
 
     Attributes:
-        shape: Sizes of the measured kernel by name. Sizes that were measured over a range are the
-            nearest ones in this range.
+        shape: Sizes of the measured kernel by name. For sizes that were measured over a range, the
+            nearest value in the range is given.
         gpu: GPU on which the kernel was measured: the GPU of the prediction or, if the kernel was
-            not measured there, another.
+            not measured on it, another.
         precision: Number format of the measured kernel.
-        stretch: Maximum ratio of a predicted and a measured size (over all sizes), in log units: 0
-            if the kernel itself was measured, 0.69 if one size is twice or half of the measured
-            size.
+        stretch: Maximum absolute log ratio of predicted to measured size, over all sizes: 0 if the
+            kernel itself was measured, 0.69 if one size is twice or half the measured size.
     """
 
     shape: Mapping[str, float]
@@ -51,12 +50,13 @@ class MeasuredShapes:
 
     Attributes:
         names: Names of the columns that define a shape.
-        axes: Names of the columns whose values vary for each shape, such as the tokens.
+        axes: Names of the columns whose values vary for a given shape, such as the number of
+            tokens.
         shapes: Distinct shapes, ``[shapes, names]``.
         low: Minimum measured value per axis, ``[shapes, axes]``.
         high: Maximum measured value per axis, ``[shapes, axes]``.
         tables: (GPU, format) pairs for which kernels were measured.
-        timed: Whether each shape was measured in each of ``tables``, ``[shapes, tables]``.
+        timed: Whether each shape was measured for each pair in ``tables``, ``[shapes, tables]``.
     """
 
     names: tuple[str, ...]
@@ -88,8 +88,8 @@ class MeasuredShapes:
     def nearest(self, gpu: str, precision: str, sizes: Mapping[str, float]) -> Nearest:
         """Return the measured kernel that is nearest to given sizes.
 
-        Only kernels measured on the same GPU in the same format are searched, if there are any.
-        Otherwise those of the same format are searched, else those of the same GPU, else all.
+        Only kernels measured on the same GPU in the same format are considered, if there are any.
+        Otherwise kernels in the same format are considered, then kernels on the same GPU, then all.
         """
         columns = self._preferred(gpu, precision)
         usable = np.flatnonzero(self.timed[:, columns].any(axis=1))
@@ -108,7 +108,7 @@ class MeasuredShapes:
         return Nearest(shape, *self.tables[table], float(max(apart[best], beyond[best])))
 
     def _preferred(self, gpu: str, precision: str) -> list[int]:
-        """Return indices of tables of this GPU and format or, if none, format, GPU, or else all."""
+        """Return indices of tables for this GPU and format; else for one of them; else of all."""
         alike = [2 * (form == precision) + (chip == gpu) for chip, form in self.tables]
         return [i for i, each in enumerate(alike) if each == max(alike)]
 
@@ -126,7 +126,7 @@ _FIT_ANEW = "refit the kernel surrogates with 'python scripts/fit_surrogates.py'
 
 
 def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> None:
-    """Write the surrogates' file of tensors and JSON file to a folder."""
+    """Write the surrogates' tensor file and JSON file to a folder."""
     whole = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
     replace_atomically(folder / TENSORS, lambda target: save_file(whole, target))
     found = {"layout": LAYOUT, "sha256": file_sha256(folder / TENSORS), **structure}
@@ -134,10 +134,10 @@ def write(folder: Path, tensors: Tensors, structure: Mapping[str, object]) -> No
 
 
 def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
-    """Read a folder's file of tensors and JSON file, and check that they belong together.
+    """Read the tensor file and JSON file in a folder, and check that they belong together.
 
     Raises:
-        PinnError: If a file is missing, has another layout, or does not match its hash.
+        PinnError: If a file is missing, has a different layout, or does not match its hash.
     """
     for name in (STRUCTURE, TENSORS):
         if not (folder / name).is_file():
@@ -177,7 +177,7 @@ def check_fits(folder: Path, structure: Structure, names: Sequence[str]) -> None
 
 
 def operator_tensors(surrogate: OperatorSurrogate) -> Tensors:
-    """Return a surrogate's weights as tensors: float32, as trained; input ranges in float64."""
+    """Return a surrogate's weights as float32 tensors, as trained, and input ranges in float64."""
     name = surrogate.operator.name
     found = {}
     for key, value in surrogate.network.state_dict().items():
@@ -228,7 +228,7 @@ def shared_operator(
     seed: int,
     plan: TrainingPlan,
 ) -> OperatorSurrogate:
-    """Return the surrogate of a kernel type, cached under ``root`` or fitted now."""
+    """Return the surrogate of a kernel type, from the cache under ``root`` or newly fitted."""
     if root is None:
         return OperatorSurrogate.fit(operator, rows, gpus, seed=seed, plan=plan)
     place = remembered_folder(fit_operator, type(operator), rows, gpus, seed, plan, root=root)

@@ -1,4 +1,4 @@
-"""Surrogate of a kernel type: a roofline with a correction network; and linear fits of experts."""
+"""Surrogate of a kernel type: a roofline with a correction network. Also linear expert fits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     The terms are, in this order:
 
     - a launch of 10 us
-    - reading the weights of used experts
+    - reading the weights of experts in use
     - computing
     - the maximum of reading and computing
     - gathering and scattering tokens
@@ -56,8 +56,8 @@ def fit_terms(
 ) -> Float[np.ndarray, " terms"]:
     """Return non-negative weights of terms that minimize the squared relative error of the sum.
 
-    Two rounds of reweighting (Huber, 20 %) limit the influence of outliers. ``known`` is a part of
-    ``seconds`` that the terms need not explain.
+    Two rounds of reweighting (Huber, 20 %) limit the influence of outliers. ``known`` is the part
+    of ``seconds`` that is already explained.
     """
     rest = 1.0 - known / seconds
     scaled = values / seconds[:, None]
@@ -86,7 +86,7 @@ def multiplied_seconds(
     Args:
         heads: Number of heads on this rank, per row.
         tokens: Number of tokens (rows of each matrix product), per row.
-        matmuls: Function of a number of heads that returns a rank's matrix products.
+        matmuls: Function that takes a number of heads and returns a rank's matrix products.
         products: Function that returns the time in seconds of a matrix product on one GPU.
     """
     found = np.zeros(len(tokens))
@@ -99,7 +99,7 @@ def multiplied_seconds(
 
 @dataclass(frozen=True)
 class RooflineFit:
-    """Fitted weights of :func:`terms` by GPU and kernel family, and pooled ones for other pairs.
+    """Fitted weights of :func:`terms` by GPU and kernel family, and pooled weights for other pairs.
 
     Attributes:
         weights: Weights by ``(chip, family)``. Chip ``*`` pools all GPUs of that family; ``("*",
@@ -124,7 +124,7 @@ class RooflineFit:
         return RooflineFit({k: fit_terms(values[m], seconds[m]) for k, m in groups.items()})
 
     def seconds(self, gpu_names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes) -> Rows:
-        """Return predicted seconds per row, with weights of its GPU and family or pooled ones."""
+        """Return predicted seconds per row, with weights for its GPU and family, or pooled ones."""
         pools = {f: self.weights.get(("*", f), self.weights["*", "*"]) for f in FAMILIES}
         table = np.array(
             [[self.weights.get((g, f), pool) for f, pool in pools.items()] for g in gpu_names]
@@ -162,8 +162,8 @@ class OperatorSurrogate:
     Attributes:
         operator: Physics of the kernel type.
         network: Network that corrects the roofline.
-        linear: Linear roofline fit. Predictions are the geometric mean of this fit and the network;
-            None for only the network.
+        linear: Linear roofline fit, whose predictions are averaged geometrically with the
+            network's; None to use only the network.
         chips: Tags of the GPUs with training data, as :func:`chip_tags` returns them.
     """
 
@@ -208,10 +208,10 @@ class OperatorSurrogate:
     def direct_log_seconds(
         self, names: Sequence[str], ids: Ids, hw: Hardware, sizes: Sizes, at_once: int = 1 << 16
     ) -> Rows:
-        """Return the log of the predicted time of rows, before it is made monotone on the lattice.
+        """Return the log of the predicted time of rows, before it is made monotone on a lattice.
 
-        Rounding depends on the number of rows that are computed at once. Computing one lattice at a
-        time makes a prediction independent of other predictions.
+        Rounding depends on the number of rows computed at once. Computing one lattice at a time
+        makes each prediction independent of the others.
         """
         correction = self.network.predict(self.operator.inputs(hw, sizes), at_once)
         log_time = np.log(self.operator.roofline(hw, sizes)) + correction
@@ -220,10 +220,11 @@ class OperatorSurrogate:
         return log_time
 
     def seconds_as_measured(self, rows: pd.DataFrame, gpus: Gpus) -> Rows:
-        """Return the predicted time of measured rows, in s, under the measurement's conditions.
+        """Return the predicted time of measured rows in seconds, under measurement conditions.
 
-        Predictions of experts assume random routing, measurements had balanced routing. For such
-        kernel types, the network is evaluated directly under the conditions of the measurement.
+        Predictions of experts assume random routing, whereas measurements used balanced routing.
+        For such kernel types, the network is evaluated directly under the conditions of the
+        measurement.
         """
         names, ids, hw = table_hardware(rows, gpus, self.operator.format_column)
         hw = replace(hw, known=self._known([gpus[n] for n in names])[ids])
@@ -236,8 +237,8 @@ class OperatorSurrogate:
     def seconds(self, gpu: object, form: object, *sizes: object) -> Float[np.ndarray, "..."]:
         """Return the time in seconds of kernels; all arguments broadcast together.
 
-        Formats without separate kernels are computed as weight-only (16-bit math). fp8_block and
-        int8 have the times of fp8.
+        Formats without separate kernels are treated as weight-only (16-bit math). fp8_block and
+        int8 use the times of fp8.
 
         Args:
             gpu: GPU as a ``GpuSpec``, or one GPU per row as a ``Coded``.
@@ -272,7 +273,7 @@ class OperatorSurrogate:
         return np.where(np.any([p <= 0 for p in points], axis=0), 0.0, times).reshape(shape)
 
     def _known(self, chips: Sequence[GpuSpec]) -> np.ndarray:
-        """Return for each GPU whether the network was trained on it and may use its tag."""
+        """Return, for each GPU, whether the network was trained on it and may use its tag."""
         if not self.operator.blanks_unknown_chips:
             return np.ones(len(chips), dtype=bool)
         return is_known(chips, self.chips)
@@ -347,11 +348,11 @@ def _terms(hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows terms"]:
     The terms are times at the GPU's memory bandwidth and peak FLOP/s, in this order:
 
     - a launch of 10 us
-    - 0.1 us per expert of a rank, used or not, for its entry in a grouped multiplication
+    - 0.1 us per expert on a rank, used or not, for its entry in a grouped multiplication
     - gathering and scattering the rank's (token, expert) pairs
     - gathering and scattering the pairs of the whole expert-parallel group, for which Triton's
-      kernel reserves room
-    - reading the weights of used experts
+      kernel reserves space
+    - reading the weights of experts in use
     - computing
     - computing tokens beyond 256
     """
@@ -368,15 +369,15 @@ class OtherExperts:
     """Fitted extra time of expert kernels that engines do not select by default.
 
     Attributes:
-        weights: Weights of the time beyond the engine's default kernel, by (GPU, kernels, format);
-            GPU ``*`` pools all measured GPUs.
+        weights: Weights of the terms of the extra time over the engine's default kernel, by (GPU,
+            kernels, format); GPU ``*`` pools all measured GPUs.
     """
 
     weights: dict[tuple[str, str, str], Float[np.ndarray, " terms"]] = field(default_factory=dict)
 
     @staticmethod
     def fit(rows: pd.DataFrame, gpus: Gpus, own: OperatorSurrogate) -> OtherExperts:
-        """Fit the part of measured times beyond the time of the engine's default kernels."""
+        """Fit the measured time in excess of that of the engine's default kernels."""
         ranks = rows["tensor_parallel"] * rows["expert_parallel"]
         rows = rows[(ranks <= _MOST_RANKS) & (rows["tokens"] <= _MOST_TOKENS)]
         if len(rows) == 0:
@@ -398,7 +399,7 @@ class OtherExperts:
     def extra_seconds(
         self, gpu: GpuSpec, form: str, kernels: str, *sizes: object
     ) -> Float[np.ndarray, "..."]:
-        """Return the extra time of other expert kernels than the engine's default, in seconds."""
+        """Return the extra time of expert kernels other than the engine's default, in seconds."""
         arrays = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in sizes))
         pooled = self.weights.get(("*", kernels, form))
         weights = self.weights.get((gpu.name, kernels, form), pooled)

@@ -1,4 +1,4 @@
-"""All kernel surrogates in one object, which predicts seconds of any kernel on any GPU."""
+"""All kernel surrogates in one object, which predicts the time of any kernel on any GPU."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class KernelSurrogates:
 
     All methods accept arrays that broadcast together and return float64 seconds. ``gpu`` is a
     ``GpuSpec``, and formats are names of ``pinn.specs.precision``; either may be a ``Coded``, which
-    has a value per row. No time falls when tokens, sequences, context or matrix widths grow. No
-    time is below the roofline lower bound. The time for no work is 0. Sizes are per rank.
+    has a value per row. No time decreases when tokens, sequences, context or matrix widths grow, or
+    is below the roofline lower bound. The time for no work is 0. Sizes are per rank.
 
     Attributes:
-        gemm: Matrix products ``[m, k] x [k, n]``, whose weights have a number format.
+        gemm: Matrix products ``[m, k] x [k, n]``, by number format of the weights.
         decode_attention: Attention of one new token per sequence; the context includes this token.
             A window of 0 means full attention.
         prefill_attention: Causal attention of new prompts. A chunk of p tokens after s cached ones
@@ -62,10 +62,10 @@ class KernelSurrogates:
         moe: Routed experts.
         other_experts: Extra time of expert kernels that the engine does not select by default.
         all_reduce: All-reduce of tensor parallelism within a node, with vLLM's own kernels.
-        fused_all_reduce: All-reduce with the kernel that a norm can be fused with.
+        fused_all_reduce: All-reduce with the kernel that can be fused with a norm.
         exchange: Dispatch of tokens to experts and combine of results in one layer, if ranks have
-            different tokens: NCCL's all-gather and reduce-scatter, vLLM's default, of the bytes of
-            all ranks' tokens.
+            different tokens. It consists of NCCL's all-gather and reduce-scatter (vLLM's default)
+            of all ranks' tokens.
         latent: MLA's decode attention.
         latent_prefill: MLA's prefill attention.
         mixers: Kernels of recurrent layers and sparse attention.
@@ -101,10 +101,10 @@ class KernelSurrogates:
         Args:
             tables: Measured kernels.
             exclude: Held-out models and GPUs; None to hold out nothing.
-            seed: Seed of all random choices.
+            seed: Random seed for all random choices.
             plans: Training plans that differ from the default, by name of the kernel type.
             shared: Folder in which the fit of each kernel type is cached, for reuse by exclusions
-                that remove no row of this type. None caches nothing.
+                that remove no row of this type; None for no cache.
 
         Raises:
             PinnError: If the exclusion leaves a kernel type without rows.
@@ -144,7 +144,7 @@ class KernelSurrogates:
     def other_experts_seconds(
         self, gpu: GpuSpec, precision: str, kernels: str, *sizes: Numbers
     ) -> Seconds:
-        """Return the time of experts with CUTLASS or TRITON kernels, in s; sizes as in ``Moe``."""
+        """Return the time of experts with CUTLASS or TRITON kernels in seconds; see ``Moe``."""
         own = self.moe.seconds(gpu, precision, *sizes)
         more = self.other_experts.extra_seconds(gpu, precision, kernels, *sizes)
         return np.where(own > 0, own + more, 0.0)
@@ -168,11 +168,11 @@ class KernelSurrogates:
         return np.where(launch > 0, launch + core, 0.0)
 
     def latent_prefill_attention_seconds(self, gpu: object, *sizes: Numbers) -> Seconds:
-        """Return the time of MLA's prefill attention in seconds; its keys and values have 16 bits.
+        """Return the time of MLA's prefill attention in seconds, with 16-bit keys and values.
 
         The time is one launch of ordinary attention, plus a time that grows with operands and FLOP.
-        The expansion of keys and values, also of cached tokens, is counted with the matrix
-        products.
+        The expansion of keys and values, including those of cached tokens, is counted with the
+        matrix products.
 
         Args:
             gpu: GPU of the kernel, or one GPU per row as a ``Coded``.
@@ -202,8 +202,8 @@ class KernelSurrogates:
         """Read surrogates from the files that :meth:`save` wrote.
 
         Raises:
-            PinnError: If a file is missing, has another layout, lacks a fit, or does not match its
-                hash.
+            PinnError: If a file is missing, has a different layout, lacks a fit, or does not match
+                its hash.
         """
         found = stored.read(Path(folder))
         names = [key for keys in _KEYS.values() for key in keys.values()]
@@ -215,7 +215,7 @@ class KernelSurrogates:
         return KernelSurrogates(**parts, measured=measured, metadata=found[1]["metadata"])
 
     def _parts(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
-        """Return all fitted arrays by name, and all other data of the surrogates, JSON-ready."""
+        """Return all fitted arrays by name, and all other data of the surrogates as JSON values."""
         operators: list[OperatorSurrogate] = [getattr(self, o.name) for o in OPERATORS]
         keyed = {
             key: dict(getattr(getattr(self, part), name))

@@ -22,7 +22,7 @@ Sizes = Real[np.ndarray, "..."]
 
 @dataclass(frozen=True)
 class BatchSums:
-    """Sums over the requests of each batch; all fields have equal shapes, one value per batch.
+    """Sums over the requests of each batch; all fields have the same shape, one value per batch.
 
     A *pair* is a query token and a key token that it attends to. The ``windowed`` fields count only
     keys within the model's attention window; without a window they equal the full counts.
@@ -38,7 +38,7 @@ class BatchSums:
         windowed_prefill_cached: Number of keys counted by ``prefill_cached`` within the window.
         windowed_prefill_pairs: Number of pairs counted by ``prefill_pairs`` within the window.
         padding: Number of rows that pad a batch of decodes to the size of a CUDA graph. The layers
-            compute them like tokens; sampler and host have no work on them.
+            process them like tokens; they cause no work in the sampler and on the host.
     """
 
     prefill_requests: Counts
@@ -59,11 +59,11 @@ class BatchSums:
 
     @cached_property
     def requests(self) -> Counts:
-        """Return the number of requests of each batch; at most one token of each is sampled."""
+        """Return the number of requests of each batch; at most one token per request is sampled."""
         return self.prefill_requests + self.decode_requests
 
     def without_reread(self, tokens: Sizes) -> BatchSums:
-        """Subtract ``tokens`` context tokens that decodes read from the L2 cache."""
+        """Return the sums without ``tokens`` context tokens that decodes read from the L2 cache."""
         context = self.decode_context - tokens
         some = self.decode_context > 0
         share = np.divide(context, self.decode_context, out=np.ones_like(context), where=some)
@@ -122,7 +122,7 @@ def uniform_sums(
     prefill_cached: Numbers | Sequence[float] = 0.0,
     window: Numbers | None = None,
 ) -> BatchSums:
-    """Return the sums over the requests of batches of equal requests; arguments broadcast.
+    """Return the batch sums for batches of identical requests; arguments broadcast.
 
     Args:
         decode_requests: Number of decodes per batch.
@@ -152,7 +152,7 @@ def uniform_sums(
 
 
 def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchSums:
-    """Return the sums over the requests of given batches; those of an empty batch are 0.
+    """Return the batch sums of given batches; the sums of an empty batch are 0.
 
     Args:
         batches: Batches, ``n`` of them.
@@ -193,7 +193,7 @@ AlikeCounts = Float[np.ndarray, " n"]
 
 @dataclass(frozen=True)
 class UniformBatches:
-    """``n`` batches, each with equal decodes and equal prefill chunks.
+    """``n`` batches, each with identical decodes and identical prefill chunks.
 
     Attributes:
         decode_requests: Number of decodes of each batch, ``[n]``.
@@ -228,11 +228,12 @@ class UniformBatches:
 
 
 def alike(batches: Sequence[Batch]) -> UniformBatches:
-    """Return batches of equal requests with the total work of the given batches.
+    """Return batches of identical requests with the same total work as the given batches.
 
     Decodes have their mean context. Prefill chunks have their mean length, and a number of cached
     tokens that preserves the sum of p^2 + 2 p s over chunks of p tokens after s cached tokens. This
-    sum is about twice the number of (query, key) pairs. Batches of equal requests are unchanged.
+    sum is about twice the number of (query, key) pairs. Batches of identical requests are
+    unchanged.
 
     Args:
         batches: Batches, ``n`` of them.
@@ -270,7 +271,7 @@ MAX_CHUNK = 16_384
 
 
 def beyond_taught(batch: Batch) -> list[str]:
-    """Return a text for each size of a batch that exceeds the training data's maximum."""
+    """Return a description of each size of a batch that exceeds the training data's maximum."""
     counts = batch.entry_counts
     decodes = sum(n for n, prefill in zip(counts, batch.is_prefill, strict=True) if not prefill)
     entries = list(zip(batch.new_tokens, batch.cached_tokens, batch.is_prefill, strict=True))
@@ -292,13 +293,14 @@ def beyond_taught(batch: Batch) -> list[str]:
 def sample_batches(
     seed: int, decodes: int = 40, prefills: int = 16, mixed: int = 40
 ) -> UniformBatches:
-    """Sample batches from log-uniform distributions; equal seeds give equal batches.
+    """Sample batches from log-uniform distributions; the same seed gives the same batches.
 
     Args:
-        seed: Seed of the random numbers.
-        decodes: Number of batches of decodes only: 1 to 512 requests, context 16 to 32,768 tokens.
-        prefills: Number of batches of prefills only: one chunk of 8 to 16,384 tokens, half of them
-            after cached tokens.
+        seed: Random seed.
+        decodes: Number of batches with only decodes: 1 to 512 requests, context 16 to 32,768
+            tokens.
+        prefills: Number of batches with only prefill: one chunk of 8 to 16,384 tokens, in half of
+            them after cached tokens.
         mixed: Number of batches with decodes and prefills.
     """
     draw = np.random.default_rng(seed)

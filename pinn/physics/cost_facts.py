@@ -1,4 +1,4 @@
-"""Sizes, counts and rates of a deployment's model, GPU and flags, used by its cost formulas."""
+"""Sizes, counts and rates derived from a deployment's model, GPU and flags for cost formulas."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -20,7 +20,7 @@ Values: TypeAlias = Float[np.ndarray, "*n"]
 
 
 class Flags(NamedTuple):
-    """Engine settings that costs depend on, as a tuple because tuples are fast to hash."""
+    """Engine settings on which costs depend, as a tuple because tuples are fast to hash."""
 
     tensor_parallel_size: int
     data_parallel_size: int
@@ -48,8 +48,8 @@ class CostFacts:
     """Sizes, counts and rates of ``n`` deployments for the formulas of ``StepCosts``, each ``[n]``.
 
     Attributes:
-        layers: Number of layers; a layer without attention (or recurrent part), or without
-            feed-forward part, counts half.
+        layers: Number of layers; a layer that lacks attention (or a recurrent part) or a
+            feed-forward part counts as half.
         moe_layers: Number of layers with routed experts.
         shared_layers: Number of layers with routed and shared experts.
         latent_layers: Number of layers with latent attention.
@@ -57,30 +57,32 @@ class CostFacts:
         quantized: 1 if activations are quantized in every step, else 0.
         hidden_size: Width of the residual stream.
         vocab_size: Number of logits per sequence.
-        logit_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
-        sampler_launch_s: Time in seconds of sampling that does not depend on the batch.
-        sampler_logit_s: Time in seconds of sampling per logit of the vocabulary that does not
-            depend on the batch.
+        logit_bytes: Bytes per logit whose transfer at peak bandwidth would take as long as the
+            sampler.
+        sampler_launch_s: Sampling time in seconds that does not depend on the batch.
+        sampler_logit_s: Sampling time in seconds per logit of the vocabulary that does not depend
+            on the batch.
         tensor_parallel_size: Number of GPUs that share an attention layer.
         data_parallel_size: Number of data-parallel ranks.
         pipeline_parallel_size: Number of pipeline stages.
         graph_tokens: Tokens of the largest captured CUDA graph.
         graph_requests: Number of decodes of the largest graph without prompts; 0 for no limit.
         fused_all_reduce: 1 if norms are part of the all-reduce kernel, else 0.
-        fused_all_reduce_bytes: Maximum bytes of a message whose all-reduce is fused with a norm.
+        fused_all_reduce_bytes: Maximum size in bytes of a message whose all-reduce is fused with a
+            norm.
         fused_quantization: 1 if quantization is also part of the all-reduce kernel, else 0.
-        faster_all_reduce: Share of a small message's time that the engine's kernel saves compared
-            with vLLM's.
+        faster_all_reduce: Share of the all-reduce time of a small message that the engine's kernel
+            saves compared with vLLM's.
         compiled: 1 if modules are compiled, else 0.
         waits_for_host: 1 if the GPU waits for the host's work between two steps, else 0.
-        decode_attention_time: Ratio of the times of the engine's and vLLM's attention kernels; 1
-            for latent attention, whose kernels were not measured separately.
+        decode_attention_time: Ratio of the engine's to vLLM's attention kernel time; 1 for latent
+            attention, whose kernels were not measured separately.
         cpu_offload_gb: GiB of weights per GPU that are offloaded to the host.
         memory_bytes_per_s: Peak bandwidth of the GPU's memory.
         link_bytes_per_s: Bandwidth between GPUs in one direction.
         pcie_bytes_per_s: Bandwidth to host memory in one direction.
         bf16_flop_per_s: Peak FLOP/s in bf16.
-        fp8_flop_per_s: Peak FLOP/s of the indexers' scores.
+        fp8_flop_per_s: Peak fp8 FLOP/s, at which indexers compute scores.
         dense_weight_bytes: Bytes of all weights on one GPU except routed experts.
         small_kernel_elements: 16-bit elements that norms and other small kernels read or write per
             token.
@@ -88,7 +90,8 @@ class CostFacts:
             output head.
         head_sequence_s: Time in seconds of arithmetic per sequence in the output head.
         kv_element_bytes: Bytes of one element of the KV cache.
-        kv_width: Cached elements per token, summed over layers without a limit on keys.
+        kv_width: Cached elements per token, summed over layers without a limit on the number of
+            keys.
         windowed_kv_width: Cached elements per token, summed over layers with a limited number of
             keys.
         state_bytes: Bytes of a request's recurrent states, which every step reads and writes once.
@@ -96,9 +99,9 @@ class CostFacts:
         index_pair_bytes: Bytes of scores written and read per (query, key) pair of a prefill.
         index_flop: FLOP of the indexers per (query, key) pair.
         decode_flop: Attention FLOP of a decode per key, in layers without a limit on keys.
-        windowed_decode_flop: Attention FLOP of a decode per key, in layers with a limit.
+        windowed_decode_flop: Attention FLOP of a decode per key, in layers with such a limit.
         prefill_flop: Attention FLOP of a prefill per (query, key) pair, in layers without a limit.
-        windowed_prefill_flop: Attention FLOP of a prefill per pair, in layers with a limit.
+        windowed_prefill_flop: Attention FLOP of a prefill per pair, in layers with such a limit.
         prefill_token_bytes: Bytes of queries read and outputs written per token of a prefill.
         short_all_reduces: Number of all-reduces of a few values per token in a step under tensor
             parallelism.
@@ -110,8 +113,8 @@ class CostFacts:
         expert_flop_per_s: Peak FLOP/s in the experts' number format.
         expert_spread: Number of GPUs over which whole experts are distributed.
         expert_cut: Number of GPUs over which each expert is split.
-        exchange_copies: Number of copies of a token sent between data-parallel ranks; 0 without
-            exchange.
+        exchange_copies: Number of copies of a token that are sent between data-parallel ranks; 0
+            without an exchange.
     """
 
     layers: Values
@@ -176,7 +179,7 @@ _NAMES = tuple(f.name for f in fields(CostFacts))
 
 @lru_cache(maxsize=65536)
 def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
-    """Return the values of all fields of ``CostFacts`` for one deployment, in their order.
+    """Return the values of all fields of ``CostFacts`` for one deployment, in field order.
 
     Raises:
         TypeError: If a computed number is not a field of ``CostFacts``.
@@ -207,7 +210,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
 
 @lru_cache(maxsize=16384)
 def model_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return a model's sizes and work on one of ``tp`` GPUs, by field of ``CostFacts``."""
+    """Return a model's sizes and work on one of ``tp`` GPUs, by name of the ``CostFacts`` field."""
     dense = dense_work(model, tp)
     found = layer_work.attention_facts(model, tp) | {
         "moe_layers": float(model.moe_layers),
@@ -225,7 +228,7 @@ _NO_EXPERTS = MoeFfnSpec(0, 0, 0)
 
 
 def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, float]:
-    """Return a model's values of the fields of ``CostFacts`` on routed experts, by field.
+    """Return a model's values of the ``CostFacts`` fields for routed experts, by name.
 
     A dense model has 0 experts of width 0.
     """
@@ -263,7 +266,7 @@ class DenseWork:
 
 @lru_cache(maxsize=16384)
 def dense_work(model: ModelSpec, tp: int) -> DenseWork:
-    """Return the weight bytes and FLOP on one of ``tp`` GPUs, without those of routed experts."""
+    """Return the weight bytes and FLOP on one of ``tp`` GPUs, excluding routed experts."""
     dense = layer_work.dense_matmuls(model, tp)
     return DenseWork(
         sum(m.weight_bytes for m in dense),
@@ -333,9 +336,9 @@ class SamplerKernels:
 
     Attributes:
         logit_bytes: Bytes that the kernels read and write per logit.
-        slowdown: Ratio of the kernels' time to the time of these bytes at the peak bandwidth.
-        launch_s: Time per step in seconds that depends on neither batch nor vocabulary.
-        logit_s: Time in seconds per step and logit of a row, which one thread block processes; rows
+        slowdown: Ratio of the kernels' time to the transfer time of these bytes at peak bandwidth.
+        launch_s: Time per step in seconds that depends on neither the batch nor the vocabulary.
+        logit_s: Time per step in seconds per logit of a row. One thread block processes a row; rows
             are processed in parallel.
     """
 
@@ -378,9 +381,10 @@ class SamplerTime(NamedTuple):
     where V is the number of tokens in the vocabulary.
 
     Attributes:
-        timed_bytes: Bytes per logit that would take the sampler's time at the peak bandwidth.
-        launch_s: Time per step in seconds that depends on neither batch nor vocabulary.
-        logit_s: Time in seconds per step and token of the vocabulary, for any number of requests.
+        timed_bytes: Bytes per logit whose transfer at peak bandwidth would take as long as the
+            sampler.
+        launch_s: Time per step in seconds that depends on neither the batch nor the vocabulary.
+        logit_s: Time per step in seconds per token of the vocabulary, for any number of requests.
     """
 
     timed_bytes: float

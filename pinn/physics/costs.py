@@ -1,8 +1,8 @@
 """Costs per unit of work, in seconds at the GPU's memory bandwidth, FLOP/s and link bandwidth.
 
-The features of a step are sums over the batch, multiplied by these costs. A Go program or a user of
-a coefficient table therefore needs no other facts about the model and the GPU. Each cost has one
-formula.
+The features of a step are sums over the batch multiplied by these costs. A Go program or a user of
+a coefficient table therefore needs no other information about the model and the GPU. Each cost has
+one formula.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def token_bytes(w: CostFacts) -> Values:
 
 
 def weights_s(w: CostFacts) -> Values:
-    """Return the time to read all weights of a GPU once, except routed experts, in seconds."""
+    """Return the time in seconds to read all weights on a GPU once, except routed experts."""
     return w.dense_weight_bytes / w.memory_bytes_per_s
 
 
@@ -65,14 +65,13 @@ UNCOMPILED = 2.1
 
 
 def launched_layers(w: CostFacts) -> Values:
-    """Return the kernel launches of all layers, in units of the launches of a dense 16-bit layer.
+    """Return the kernel launches of all layers, relative to those of a dense 16-bit layer.
 
-    The numbers are assumptions from counting launches in vLLM's modules; a dense layer has about
-    ten launches. Experts add eight (routing, sorting, two grouped multiplications). Latent
-    attention adds eight (down and up projections with norms, concatenation and copies). Shared
-    experts add four, and quantizing activations adds three. A recurrent layer adds
-    ``STATE_LAUNCHES`` units. In modules that are not compiled, all launches count ``UNCOMPILED``
-    times.
+    The numbers are assumptions based on counts of launches in vLLM's modules; a dense layer has
+    about ten. Experts add eight (routing, sorting, two grouped multiplications). Latent attention
+    adds eight (down and up projections with norms, concatenation and copies). Shared experts add
+    four, and quantizing activations adds three. A recurrent layer adds ``STATE_LAUNCHES`` units. In
+    uncompiled modules, every launch counts ``UNCOMPILED`` times.
     """
     experts = 0.8 * w.moe_layers + 0.4 * w.shared_layers
     layers = w.layers + experts + 0.8 * w.latent_layers + STATE_LAUNCHES * w.state_layers
@@ -81,7 +80,7 @@ def launched_layers(w: CostFacts) -> Values:
 
 
 def activation_token_s(w: CostFacts) -> Values:
-    """Return the time in seconds in which kernels between matrix products move one token's data."""
+    """Return the time of kernels between matrix products to move one token's data, in seconds."""
     return w.small_kernel_elements * ACTIVATION_BYTES / w.memory_bytes_per_s
 
 
@@ -101,7 +100,7 @@ def expert_copies(w: CostFacts) -> Values:
 
 
 def expert_activation_token_s(w: CostFacts) -> Values:
-    """Return the time to gather a token's hidden state for its experts and scatter results (s)."""
+    """Return the time in seconds to gather a token's hidden state and scatter experts' results."""
     width = 2 * w.hidden_size + 3 * w.expert_width / w.expert_cut
     passes = expert_copies(w) * width * w.moe_layers
     return passes * ACTIVATION_BYTES / w.memory_bytes_per_s
@@ -124,7 +123,7 @@ def all_reduces(w: CostFacts) -> Values:
 
 
 def all_reduce_token_s(w: CostFacts) -> Values:
-    """Return the time that one token occupies the GPU links in all its all-reduces, in seconds.
+    """Return the time in seconds for which a token's all-reduces occupy the GPU links.
 
     A ring of p GPUs moves 2 (p - 1) / p of the message over each link (Patarasuk and Yuan 2009).
     """
@@ -133,7 +132,7 @@ def all_reduce_token_s(w: CostFacts) -> Values:
 
 
 def exchange_token_s(w: CostFacts) -> Values:
-    """Return the link time to send one token's state to other ranks' experts and back, in s."""
+    """Return the link time in seconds to send a token's state to other ranks' experts and back."""
     ranks = w.tensor_parallel_size * w.data_parallel_size
     remote = (ranks - 1) / ranks
     return w.moe_layers * 2 * w.exchange_copies * remote * token_bytes(w) / w.link_bytes_per_s
@@ -143,7 +142,7 @@ def offload_s(w: CostFacts) -> Values:
     """Return the time per step to read the offloaded weights over PCIe, in seconds.
 
     Weights are offloaded up to the limit of vLLM's flag ``cpu_offload_gb``, in GiB per GPU
-    (vllm/config/cache.py). Each GPU of a pipeline only has the weights of its stage.
+    (vllm/config/cache.py). Each GPU in a pipeline only has the weights of its stage.
     """
     read_s = weights_s(w) + experts(w) * expert_read_s(w)
     held_bytes = read_s * w.memory_bytes_per_s / w.pipeline_parallel_size
@@ -160,16 +159,16 @@ class StepCosts:
     """Seconds per unit of work on one GPU, at its memory bandwidth, FLOP/s and link bandwidth.
 
     Each field is declared with its formula. All fields are arrays of equal shape, with one value
-    for each deployment. Names that end in ``_s`` are times in seconds, which the description names
-    by the work that takes them.
+    for each deployment. Names that end in ``_s`` are times in seconds; their descriptions name the
+    work that takes this time.
 
     Attributes:
         layers: Number of layers.
         moe_layers: Number of layers with routed experts.
         quantized_layers: Number of layers with separate kernels that quantize activations in every
             step.
-        launched_layers: Number of layers, weighted by their number of kernels: layers with experts
-            or latent attention have a weight above 1.
+        launched_layers: Number of layers, weighted by number of kernels: layers with experts or
+            latent attention have a weight above 1.
         parallel_layers: Number of layers with a tensor-parallel all-reduce, in units of vLLM's own
             all-reduce.
         graph_tokens: Tokens of the largest captured CUDA graph.
@@ -195,16 +194,18 @@ class StepCosts:
         windowed_kv_read_s: Reading one cached token in layers with a limited number of keys; a
             recurrent state counts as one token, which is read and written.
         decode_pair_s: Attention arithmetic of a decode per key, in layers without a limit on keys.
-        windowed_decode_pair_s: Attention arithmetic of a decode per key, in layers with a limit.
+        windowed_decode_pair_s: Attention arithmetic of a decode per key, in layers with such a
+            limit.
         decode_attention_time: Ratio of the engine's to vLLM's time of decode attention.
         prefill_token_s: Reading queries and writing outputs of prefill attention, per token.
         prefill_pair_s: Attention arithmetic of a prefill per (query, key) pair, in layers without
             a limit on keys.
-        windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in layers with a limit.
+        windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in layers with such a
+            limit.
         all_reduces: Number of all-reduces of hidden states per step, in units of vLLM's own
             all-reduce; 0 on one GPU.
         all_reduce_token_bytes: Bytes of the message of one all-reduce, per token.
-        one_shot_bytes: Maximum bytes of a message of a one-shot or fused all-reduce.
+        one_shot_bytes: Maximum message size in bytes of a one-shot or fused all-reduce.
         all_reduce_token_s: Moving one token over the GPU links in all its all-reduces.
         small_all_reduce_token_s: Moving one token in small messages, in units of vLLM's own
             all-reduce.
@@ -298,7 +299,7 @@ def step_costs(deployments: Sequence[Deployment]) -> StepCosts:
 
 
 def model_costs(deployments: Sequence[Deployment]) -> StepCosts:
-    """Return the costs of a forward pass for each of ``n`` deployments, with fields ``[n]``."""
+    """Return the costs of a forward pass of ``n`` deployments, with fields of shape ``[n]``."""
     return _costs_of_rows([_fact_row(d, d.model, d.sampling) for d in deployments])
 
 
@@ -308,12 +309,12 @@ def _costs_of_rows(rows: Sequence[tuple[float, ...]]) -> StepCosts:
 
 
 def draft_costs(deployment: Deployment, draft: ModelSpec, sampling: Sampling) -> StepCosts:
-    """Return the costs of a forward pass of a deployment's draft model, with fields ``[1]``.
+    """Return the costs of a draft model's forward pass, with fields of shape ``[1]``.
 
     Args:
         deployment: Deployment whose flags and GPU apply.
         draft: Draft model: its layers and output head.
-        sampling: Sampling settings of the draft model's tokens.
+        sampling: Sampling settings for the draft model's tokens.
     """
     return _costs_of_rows([_fact_row(deployment, draft, sampling)])
 
@@ -325,9 +326,9 @@ _OF_RECIPE = attrgetter(*Flags._fields[: Flags._fields.index("gathers")])
 def waits_for_host(deployment: Deployment) -> bool:
     """Return whether the GPU waits for the host's work between two steps.
 
-    This is so without asynchronous scheduling, if no other pipeline stage has a batch meanwhile.
-    The work was timed in vLLM's code alone (``pinn.physics.step_values``), so other engines count
-    as with asynchronous scheduling.
+    The GPU waits without asynchronous scheduling, if no other pipeline stage has a batch in the
+    meantime. The work was timed only in vLLM's code (``pinn.physics.step_values``), so other
+    engines are treated as if they had asynchronous scheduling.
     """
     recipe = deployment.recipe
     alone = recipe.pipeline_parallel_size == 1

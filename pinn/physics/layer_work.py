@@ -45,7 +45,7 @@ class MatMul:
 
 @lru_cache(maxsize=16384)
 def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return all weight matrices that a text token is multiplied by, except routed experts.
+    """Return all weight matrices that are applied to a text token, except routed experts.
 
     Column-parallel and row-parallel splits are as in Megatron-LM (arXiv 1909.08053, section 3),
     which vLLM follows. KV heads are replicated if there are fewer of them than tensor-parallel
@@ -65,7 +65,7 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
 
 @lru_cache(maxsize=16384)
 def idle_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return the matrices of layers that text tokens skip; they take memory, but no time."""
+    """Return the matrices of layers that text tokens skip; these take memory, but no time."""
     groups = (group for group in model.layer_groups if not group.runs)
     return tuple(m for group in groups for m in _group_matmuls(model, group, tensor_parallel_size))
 
@@ -112,8 +112,8 @@ def latent_matmuls(
     """Yield MLA's matrices: down-projections are replicated, up-projections are split by heads.
 
     ``heads`` is the number of heads on one rank. ``kv_b_proj`` also stands for its absorbed form in
-    decode, which multiplies queries into the latent space and outputs back. Both forms have equal
-    weights and equal FLOP per token.
+    decode, which multiplies queries into the latent space and outputs back. Both forms have the
+    same weights and FLOP per token.
     """
     queries, own = heads * attention.head_dim, attention.kv_width * (not attention.shares_cache)
     if attention.q_lora_rank is None:
@@ -188,7 +188,7 @@ def small_kernel_elements(model: ModelSpec, tensor_parallel_size: int) -> float:
     """Return the 16-bit elements that small kernels move per token on one GPU, in all layers.
 
     Small kernels are norms, rotary embedding, activation functions and copies between matrix
-    products. Tensor parallelism splits all of them but norms. Kernels around routed experts are
+    products. Tensor parallelism splits all of them except norms. Kernels around routed experts are
     counted separately (``expert_activation_token_s``). The time of quantizing a matrix product's
     input is part of the product's time.
     """
@@ -218,11 +218,11 @@ _OF_MIXERS = (
 
 @lru_cache(maxsize=16384)
 def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
-    """Return the attention work of a model's layers on one of ``tp`` GPUs, and numbers of layers.
+    """Return the attention work of a model's layers on one of ``tp`` GPUs, and layer counts.
 
-    The result maps fields of ``CostFacts`` to values. Fields with ``windowed`` are of layers whose
-    tokens attend to a limited number of keys: a window, the selection of an indexer, or a recurrent
-    state, which counts as one key.
+    The result maps fields of ``CostFacts`` to values. Fields with ``windowed`` cover the layers
+    whose tokens attend to a limited number of keys: a window, the selection of an indexer, or a
+    recurrent state, which counts as one key.
     """
     groups, window = [g for g in model.layer_groups if g.runs], model.window_tokens or 1
     found = dict.fromkeys(_OF_MIXERS, 0.0)
@@ -239,15 +239,15 @@ def attention_facts(model: ModelSpec, tp: int) -> dict[str, float]:
 
 
 def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -> dict[str, float]:
-    """Return the attention or recurrent work of ``count`` equal layers, by field.
+    """Return the attention or recurrent work of ``count`` identical layers, by field.
 
     The fields are those of ``CostFacts``: cached elements and bytes per token, and FLOP per key in
-    decode and per (query, key) pair in prefill. Scores and weighted values take 2 FLOP per head and
-    element each. MLA decodes in the latent space: for every head, keys have kv_lora_rank + rope
-    elements, and values have kv_lora_rank elements. With an indexer, prefills use the latent space,
-    too, since the queries have different keys (vLLM's FlashMLA sparse). If keys are compressed, a
-    token within reach counts as one fraction of a key, and a token beyond reach as another. Queries
-    and outputs have the activations' format. ``window`` is the model's widest window in tokens;
+    decode and per (query, key) pair in prefill. Scores and weighted values each take 2 FLOP per
+    head and element. MLA decodes in the latent space: for every head, keys have kv_lora_rank + rope
+    elements, and values have kv_lora_rank elements. With an indexer, prefills also use the latent
+    space, since queries have different keys (vLLM's FlashMLA sparse). If keys are compressed, a
+    token counts as a fraction of a key, which differs for tokens within and beyond reach. Queries
+    and outputs have the activations' format. ``window`` is the model's widest window in tokens; the
     work per key of a narrower window is scaled by the ratio of the windows.
     """
     if isinstance(mixer, LinearMixerSpec):

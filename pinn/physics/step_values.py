@@ -16,15 +16,15 @@ def floor_seconds(costs: StepCosts, sums: BatchSums, shared: BatchSums | None = 
     """Return the roofline lower bound of a step's time in seconds.
 
     The bound is the largest of FLOP / peak FLOP/s, bytes / memory bandwidth, and the time to read
-    offloaded weights over PCIe. Only bytes that any engine has to read are counted. Of routed
+    offloaded weights over PCIe. Only bytes that any engine has to read are counted. For routed
     experts, these are the weights that one token needs, since all tokens may use the same experts.
-    Of the KV cache, these are the keys and values in memory before the step. An empty batch takes
+    For the KV cache, these are the keys and values in memory before the step. An empty batch takes
     no time.
 
     Args:
         costs: Costs of the deployments, broadcast against ``sums``.
         sums: Sums of the batches.
-        shared: Sums of the batches for the arithmetic of experts, which compute the tokens of all
+        shared: Sums of the batches for the arithmetic of experts, which process the tokens of all
             data-parallel ranks: means over the ranks; by default ``sums``.
     """
     own_decode = sums.decode_requests
@@ -58,12 +58,12 @@ def expert_compute_s(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def topk_expert_read_s(costs: StepCosts) -> Values:
-    """Return the time to read one token's experts, for a GPU's mean share of them, in seconds."""
+    """Return the time in seconds for a GPU to read its mean share of one token's experts."""
     return costs.experts * costs.expert_share * costs.expert_read_s
 
 
 def hit_expert_read_s(costs: StepCosts, tokens: Values) -> Values:
-    """Return the time in which a GPU reads its experts in use, assuming balanced routing (s).
+    """Return the time in seconds for a GPU to read its experts in use, with balanced routing.
 
     Each of the T tokens of all data-parallel replicas uses an expert with probability p = k / N, as
     top-k routing selects k of N experts. Of n experts on the GPU, n (1 - (1 - p)^T) are expected to
@@ -129,29 +129,29 @@ def busy(sums: BatchSums) -> Values:
 
 
 def host_steps(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the host's work per step, as a multiple of that with asynchronous scheduling."""
+    """Return the host's work per step, relative to that with asynchronous scheduling."""
     return busy(sums) * (1.0 + HIDDEN_STEP * costs.waits_for_host)
 
 
 def host_requests(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the host's work on all requests, in units of one under asynchronous scheduling."""
+    """Return the host's work on all requests, relative to one with asynchronous scheduling."""
     return sums.requests * (1.0 + HIDDEN_REQUEST * costs.waits_for_host)
 
 
 def gemm(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time of all matrix products but routed experts: max(reading, arithmetic), in s."""
+    """Return the time of matrix products except routed experts, max(read, compute), in seconds."""
     return np.maximum(costs.gemm_weights_s * busy(sums), gemm_compute_s(costs, sums))
 
 
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the larger of the times to read one token's experts and to compute all tokens (s)."""
+    """Return the time in seconds to read one token's experts or, if longer, compute all tokens."""
     return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
 
 
 def experts_hit(costs: StepCosts, sums: BatchSums, share: float = 1.0) -> Values:
-    """Return the time to read the experts that a share of a step's tokens use, in seconds.
+    """Return the time to read the experts that a share of a step's tokens uses, in seconds.
 
-    The experts of one token are not counted, because :func:`experts` has their time.
+    The experts of one token are not counted, because :func:`experts` includes their time.
     """
     hit = hit_expert_read_s(costs, sums.tokens * share)
     return np.maximum(hit - topk_expert_read_s(costs), 0.0)
@@ -196,9 +196,9 @@ def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time to read decodes' keys and values, times the ratio of kernel times (s).
+    """Return the time in seconds to read decodes' keys and values, scaled by the kernel ratio.
 
-    The ratio is that of the engine's to vLLM's attention kernels.
+    The ratio is the engine's to vLLM's attention kernel time.
     """
     return costs.decode_attention_time * (
         costs.kv_read_s * sums.decode_context
@@ -207,7 +207,7 @@ def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the larger of memory time and arithmetic time of decode attention, in seconds."""
+    """Return the time of decode attention, max(memory, arithmetic), in seconds."""
     return np.maximum(
         kv_read(costs, sums),
         costs.decode_attention_time
@@ -219,7 +219,7 @@ def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the larger of memory time and arithmetic time of prefill attention, in seconds."""
+    """Return the time of prefill attention, max(memory, arithmetic), in seconds."""
     return np.maximum(
         prefill_kv_read(costs, sums),
         costs.prefill_pair_s * sums.prefill_pairs
@@ -233,7 +233,7 @@ def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def expert_activations(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time to gather and scatter the hidden states of all replicas' tokens (s)."""
+    """Return the time in seconds to gather and scatter hidden states of all replicas' tokens."""
     return costs.expert_activation_token_s * sums.tokens * costs.expert_replicas
 
 

@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 def passed(positions: int, steps: tuple[Step, ...]) -> int:
-    """Return the number of positions of a sequence after stages that merge positions."""
+    """Return the number of positions in a sequence after stages that merge positions."""
     for rounding, divisor in steps:
         positions = -(-positions // divisor) if rounding == "up" else positions // divisor
     return positions
@@ -36,7 +36,7 @@ def passed(positions: int, steps: tuple[Step, ...]) -> int:
 
 @dataclass(frozen=True)
 class AudioReader:
-    """Rule by which a model's processor and encoder turn audio into tokens.
+    """Conversion of audio into tokens by a model's processor and encoder.
 
     Attributes:
         encoder: Encoder that processes the clip's spectrogram.
@@ -47,7 +47,7 @@ class AudioReader:
         attends: Number of frames whose positions attend to each other; 0 for all frames of a chunk.
         padded: Whether the last chunk is padded to full length before it is encoded.
         filled: Whether the padding of a clip also becomes tokens of the prompt.
-        cut_s: Length in seconds beyond which audio is dropped; 0 for no limit.
+        cut_s: Length in seconds beyond which audio is truncated; 0 for no limit.
         fixed_tokens: Tokens of every clip; 0 if the number depends on the clip's length.
         most_tokens: Maximum tokens of a clip; 0 for no limit.
     """
@@ -65,7 +65,7 @@ class AudioReader:
     most_tokens: int = 0
 
     def item(self, seconds: float) -> MediaItem:
-        """Return the prompt tokens and the encoder's work of a clip of a length in seconds."""
+        """Return the prompt tokens and encoder work of a clip, given its length in seconds."""
         samples = round(SAMPLES_PER_S * (min(seconds, self.cut_s) if self.cut_s else seconds))
         frames = max((samples - self.first) // HOP + 1, 1)
         own = self._chunks(frames)
@@ -87,7 +87,7 @@ class AudioReader:
 
 
 def audio_reader(config: Mapping[str, object]) -> AudioReader | Unread | None:
-    """Return the rule by which a model turns audio into tokens; None without audio input.
+    """Return how a model converts audio into tokens, or None without audio input.
 
     Args:
         config: Content of a config.json.

@@ -1,4 +1,4 @@
-"""A batch of one engine step, with the scheduled and the cached tokens of each request."""
+"""The batch of an engine step, with the scheduled and cached tokens of each request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pinn.errors import PinnError
 class Batch:
     """Requests of one engine step, with their new and cached tokens.
 
-    Each tuple has one entry per request, or per group of equal requests (``counts``).
+    Each tuple has one entry per request, or per group of identical requests (``counts``).
 
     Attributes:
         new_tokens: Tokens that the step computes for a request, at least 1.
@@ -24,7 +24,7 @@ class Batch:
         is_prefill: Whether the request still computes its prompt.
         reread_tokens: Context tokens of decodes whose keys and values are already in the GPU's L2
             cache, because another decode of the step has read them.
-        counts: Number of equal requests per entry; empty if each entry is one request.
+        counts: Number of identical requests per entry; empty if each entry is one request.
     """
 
     new_tokens: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class Batch:
 
     @property
     def entry_counts(self) -> tuple[int, ...]:
-        """Return the number of equal requests of each entry; 1 each if ``counts`` is empty."""
+        """Return the number of identical requests in each entry; 1 each if ``counts`` is empty."""
         return self.counts or (1,) * len(self.new_tokens)
 
     @property
@@ -80,17 +80,17 @@ class Batch:
 
     @staticmethod
     def decode(requests: int, context_tokens: int) -> Batch:
-        """Return a batch of equal requests that each decode one token after their context."""
+        """Return a batch of identical requests that each decode one token after their context."""
         return _equal(requests, 1, context_tokens, is_prefill=False)
 
     @staticmethod
     def prefill(requests: int, new_tokens: int, cached_tokens: int = 0) -> Batch:
-        """Return a batch of equal requests that compute prompt tokens after cached ones."""
+        """Return a batch of identical requests that compute prompt tokens after cached ones."""
         return _equal(requests, new_tokens, cached_tokens, is_prefill=True)
 
 
 def _equal(requests: int, new_tokens: int, cached_tokens: int, *, is_prefill: bool) -> Batch:
-    """Return a batch of equal requests, as a single entry."""
+    """Return a batch of identical requests, as a single entry."""
     if requests < 1:
         return Batch()
     return Batch((new_tokens,), (cached_tokens,), (is_prefill,), 0.0, (requests,))
@@ -105,7 +105,7 @@ _PART = re.compile(
 
 @lru_cache(maxsize=4096)
 def parse_batch(text: str) -> Batch:
-    """Parse the text of a batch, such as ``1 prefill 512 @ 0 + 64 decode @ 1k``.
+    """Parse the description of a batch, such as ``1 prefill 512 @ 0 + 64 decode @ 1k``.
 
     Raises:
         PinnError: If a part between plus signs is not ``N decode @ CONTEXT`` or ``N prefill TOKENS
@@ -132,7 +132,7 @@ def _check_requests(requests: int, text: str) -> None:
 
 
 def _tokens(text: str) -> int:
-    """Return the number of tokens that a text such as ``8k`` states; ``k`` means a thousand."""
+    """Return the number of tokens given by a string such as ``8k``; ``k`` means a thousand."""
     digits = text.rstrip("kK")
     return int(digits) * (1 if digits == text else 1000)
 

@@ -33,12 +33,13 @@ def load_model(
             are case-insensitive. They are looked up in the catalog (``org/name``, a unique bare
             ``name`` or an alias), then in the local Hugging Face cache, then on the hub. A name
             without any match is interpreted word by word, with a warning (``find_variant``).
-        published_as: Name of the model whose published sampling settings apply if the folder of a
-            path has no generation_config.json.
+        published_as: Name of the model whose published sampling settings apply if a path's folder
+            has no generation_config.json.
         fallback_precision: Weight format to assume, with a warning, if the quantization is unknown.
 
     Raises:
-        PinnError: If the model cannot be read, or is not found (the message has similar names).
+        PinnError: If the model cannot be read, or is not found (the message suggests similar
+            names).
     """
     if isinstance(source, Mapping):
         name = str(source.get("_name_or_path") or "config.json")
@@ -114,7 +115,7 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
 
 
 def _read(config: Mapping[str, object], source: str, settings: ReadSettings) -> ModelSpec:
-    """Return the model of a config.json, from its keys or else from transformers' modules."""
+    """Build the model of a config.json, from its keys or else from transformers' modules."""
     try:
         return model_from_config(config, source, settings)
     except UnknownLayersError as refusal:
@@ -141,7 +142,7 @@ def _sampling(file: Path | None, name: str | None) -> Sampling | None:
 
 
 def _as_path(source: str | Path) -> Path | None:
-    """Return the path of the config.json that a text names; None if the text is a model's name."""
+    """Return the path of the config.json that a string denotes; None if it is a model's name."""
     path = files.given_path(source)
     config = path / "config.json" if path.is_dir() else path
     if config.name == "config.json" and config.is_file():

@@ -118,15 +118,15 @@ class ConfigFields:
         return PinnError(f"{self.source}: {text}")
 
     def misfit(self, rule: str, value: object) -> PinnError:
-        """Return an error that states the config.json, a key with its rule, and the value."""
+        """Return an error that states the config.json, a key's rule, and the offending value."""
         return misfit(f"{self.source}: {rule}", value)
 
     def get(self, *sizes: str) -> Any:
-        """Return the first value under given keys that is neither absent nor null; otherwise None.
+        """Return the first value under given keys that is neither absent nor null, or else None.
 
         A name in ``sizes`` is a key of the config.json, or a size with several keys in
         config_keys.json. The value 0 counts as present. An absent key has the default of
-        transformers' configuration class; a null has no default.
+        transformers' configuration class; null has no default.
         """
         for values in (self.text, self.defaults):
             for key in keys(*sizes):
@@ -140,11 +140,11 @@ class ConfigFields:
     ) -> int:
         """Return the whole number under the first of the given keys that has a value.
 
-        A list of equal numbers, one per layer, counts as a single number.
+        A list of identical numbers, one per layer, counts as a single number.
 
         Raises:
-            PinnError: If there is no value and no default, or it is no whole number from ``least``
-                to ``most``.
+            PinnError: If there is no value and no default, or it is not a whole number from
+                ``least`` to ``most``.
         """
         names, value = keys(*sizes), self.get(*sizes)
         if isinstance(value, list) and value:
@@ -173,7 +173,7 @@ class ConfigFields:
         """Return the boolean under a key of the language model or the whole file; None if absent.
 
         Raises:
-            PinnError: If the value is neither true nor false. A text such as ``"false"`` is
+            PinnError: If the value is neither true nor false. A string such as ``"false"`` is
                 refused, because Python would treat it as true.
         """
         for values in (self.text, self.root):
@@ -228,7 +228,7 @@ class ConfigFields:
         """Return the layer indices under a key, from 0; an empty set if the key is absent or null.
 
         Raises:
-            PinnError: If the value is no list of whole numbers.
+            PinnError: If the value is not a list of whole numbers.
         """
         value = self.listed(key)
         for each in value:
@@ -240,7 +240,7 @@ class ConfigFields:
         """Return the list under a key; an empty list if the key is absent or null.
 
         Raises:
-            PinnError: If the value is no list.
+            PinnError: If the value is not a list.
         """
         value = self.get(key)
         if value is not None and not isinstance(value, list):
@@ -251,7 +251,7 @@ class ConfigFields:
         """Return a key's list with one entry per layer; None if absent, null or empty.
 
         Raises:
-            PinnError: If the value is no list, or has fewer entries than the model has layers.
+            PinnError: If the value is not a list, or has fewer entries than the model has layers.
         """
         value = self.get(key)
         if value is None or value == []:
@@ -266,7 +266,7 @@ def read_fields(config: Mapping[str, object], source: str) -> ConfigFields:
     """Return the fields of the language model in a config.json.
 
     Raises:
-        PinnError: If the document or its ``text_config`` is no JSON object.
+        PinnError: If the document or its ``text_config`` is not a JSON object.
     """
     if not isinstance(config, Mapping):
         raise PinnError(f"{source}: the config.json must be a JSON object, got {config!r:.60}")
@@ -302,7 +302,7 @@ LAYER_TYPES = frozenset(
 
 
 def check_supported(fields: ConfigFields) -> None:
-    """Raise an error for a model with layers whose time cannot be predicted.
+    """Check that a model has no layers whose time cannot be predicted.
 
     Raises:
         UnknownLayersError: If a layer type is not supported, or ``model_type`` is missing.
@@ -320,7 +320,7 @@ def check_supported(fields: ConfigFields) -> None:
 
 
 def notice(fields: ConfigFields) -> str | None:
-    """Return a sentence on how an unlisted ``model_type`` is interpreted; None for a listed one."""
+    """Return a sentence about how an unlisted ``model_type`` is interpreted, or None if listed."""
     if fields.is_listed:
         return None
     kind = "mixture of experts" if fields.get("experts") else "dense decoder"
@@ -330,7 +330,7 @@ def notice(fields: ConfigFields) -> str | None:
 
 
 def marked_kinds(fields: ConfigFields) -> list[tuple[str, str]]:
-    """Return (unsupported layer type, config.json key that reveals it) pairs."""
+    """Return pairs of (unsupported layer type, config.json key that indicates it)."""
     found = list[tuple[str, str]]()
     if fields.is_type("planned"):
         return found

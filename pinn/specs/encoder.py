@@ -24,7 +24,7 @@ class ProjectorMatrix(NamedTuple):
     Attributes:
         inputs: Input width, the rows of the matrix.
         outputs: Output width, the columns of the matrix.
-        divided: Dimension of the matrix that tensor parallelism divides: ``input`` or ``output``;
+        divided: Dimension of the matrix that tensor parallelism splits: ``input`` or ``output``;
             empty for none.
         copies: Number of matrices of these sizes; several for Qwen3-VL's
             ``deepstack_visual_indexes``.
@@ -71,7 +71,7 @@ class EncoderSpec:
         products: Convolutions before the layers and in them, as matrices.
         attention_width: Width of the queries of all heads, and of keys and values; 0 if it equals
             ``width``.
-        other_weights: Number of all other weights, which take memory but no noticeable time.
+        other_weights: Number of all other weights, which take memory but negligible time.
         replicated: Whether every GPU of a tensor-parallel group runs the whole encoder.
     """
 
@@ -126,7 +126,7 @@ def encoder_parameters(config: Mapping[str, object]) -> int:
 
 
 def read_encoder(config: Mapping[str, object], part: str = VISION) -> EncoderSpec | None:
-    """Return an encoder in a config.json; None if it is absent or its sizes are unknown.
+    """Return the encoder in a config.json; None if it is absent or its sizes are unknown.
 
     Args:
         config: Content of a config.json.
@@ -174,14 +174,14 @@ def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def has_encoder(config: Mapping[str, object]) -> bool:
-    """Return whether a config.json describes or needs an encoder of images or audio."""
+    """Return whether a config.json describes or requires an encoder for images or audio."""
     own = thinker(config)
     is_named = own.get("model_type") in models_file("encoders.json")["unread"]
     return is_named or any(encoder_config(own, part) is not None for part in (VISION, AUDIO))
 
 
 def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any] | None:
-    """Return an encoder's part of a config, or its sizes in the engine's code; None without it."""
+    """Return an encoder's part of a config, or its sizes from the engine's code; None if absent."""
     family = family_of(config, part)
     for path in (f"{part}_config", family.get("config", "")):
         found = at(config, path)
@@ -193,8 +193,8 @@ def encoder_config(config: Mapping[str, object], part: str) -> Mapping[str, Any]
 def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
     """Return the entry of encoders.json for a model type and an encoder type; empty if unknown.
 
-    A model type that is not in the table has no entry, even if it names a known encoder, which it
-    may have modified.
+    A model type that is not in the table has no entry, even if it refers to a known encoder,
+    because it may have modified this encoder.
 
     Args:
         config: Content of a config.json.
@@ -207,7 +207,7 @@ def family_of(config: Mapping[str, object], part: str) -> dict[str, Any]:
 
 
 def at(config: Mapping[str, object], path: str) -> Any:
-    """Return the value of a config under nested keys, joined by dots; None if there is none.
+    """Return the value of a config under nested keys joined by dots, or None if there is none.
 
     >>> at({"size": {"longest_edge": 7}}, "size.longest_edge")
     7
@@ -219,7 +219,7 @@ def at(config: Mapping[str, object], path: str) -> Any:
 
 
 def size_of(text: str | int, sizes: Mapping[str, int]) -> int:
-    """Evaluate a size that is written as a sum of products of numbers and names of sizes.
+    """Evaluate a size that is given as a sum of products of numbers and names of sizes.
 
     >>> size_of("3*width+2", {"width": 5})
     17
@@ -232,7 +232,7 @@ def size_of(text: str | int, sizes: Mapping[str, int]) -> int:
 
 
 def sizes_of(config: Mapping[str, object], own: Mapping[str, object]) -> dict[str, int]:
-    """Return an encoder's sizes by name: derived ones, and the whole numbers in its config."""
+    """Return an encoder's sizes by name: the whole numbers in its config, and derived sizes."""
     nested = next((config[k] for k in ("text_config", "llm_config") if config.get(k)), config)
     text = first_size(nested if isinstance(nested, Mapping) else config, "hidden_size", "d_model")
     width = stated(own, "width")
@@ -276,7 +276,7 @@ def merged_patches(config: Mapping[str, object], own: Mapping[str, object]) -> i
 
 
 def stated(config: Mapping[str, object], size: str) -> int:
-    """Return an encoder's size under its keys in encoders.json, such as ``width``; 0 without."""
+    """Return an encoder's size, such as ``width``, under its keys in encoders.json; 0 if absent."""
     return first_size(config, *models_file("encoders.json")["keys"][size])
 
 

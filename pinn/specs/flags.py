@@ -32,19 +32,19 @@ class Flag:
     Attributes:
         help: Sentence that describes the setting, for help texts.
         default: Value if the flag is not given.
-        shown: Text of the default in help texts, if the value does not explain itself.
+        shown: Description of the default in help texts, if the value is not self-explanatory.
         unit: Unit of the number; empty for a number without a unit.
         least: Minimum of a number.
         above: Exclusive lower bound of a number, in place of ``least``.
         most: Maximum of a number.
-        allowed: Texts that are accepted; empty for any text.
-        shorts: Short spellings, such as ``-tp``.
+        allowed: Accepted strings; empty for any string.
+        shorts: Short forms, such as ``-tp``.
         spelled: Other engines' names of the flag, with underscores; a name that begins with
             ``no_disable`` is an inverted switch.
         engines: Engines that have the flag; empty if all engines have it.
-        remedy: Advice in the error message for a bad value; by default, to omit the flag.
-        decides_cost: Whether the coefficients of step time depend on the flag. Other flags change
-            the features of a step or the schedule.
+        remedy: Advice in the error message for an invalid value; by default, to omit the flag.
+        decides_cost: Whether the step-time coefficients depend on the flag. Other flags change the
+            features of a step or the schedule.
         several: Whether commands that compare configurations accept a list of values.
         hidden: Whether a command's help omits the flag.
         name: Name of the field; :func:`flags_of` fills in ``name``, ``kind`` and ``optional``.
@@ -99,7 +99,7 @@ class Flag:
 
     @property
     def default_text(self) -> str:
-        """Return the default as text; an empty text for a default that is not shown."""
+        """Return the default as text; empty for a default that is not shown."""
         if self.shown or self.default in (None, ""):
             return self.shown
         if self.kind == "bool":
@@ -108,7 +108,7 @@ class Flag:
 
     @property
     def summary(self) -> str:
-        """Help text of the flag: its sentence, unit, default, and engines if not all have it."""
+        """Help text of the flag: sentence, unit, default, and the engines if not all have it."""
         unit = "" if self.unit in self.help.lower().split() else self.unit
         default = f"default: {self.default_text}" if self.default_text else ""
         engines = f"{' and '.join(self.engines)} only" if self.engines else ""
@@ -116,12 +116,12 @@ class Flag:
         return f"{self.help} [{facts}]" if facts else self.help
 
     def read(self, value: object, name: str = "") -> FlagValue:
-        """Convert a value of a list, a file or the command line to the flag's type.
+        """Convert a value from a list, a file or the command line to the flag's type.
 
-        A fraction given for a whole number stays a fraction, so that :meth:`check` refuses it.
+        A fraction given for a whole number remains a fraction, so that :meth:`check` rejects it.
 
         Args:
-            value: Text from the command line, or a value from YAML or JSON.
+            value: String from the command line, or a value from YAML or JSON.
             name: Name of the flag in error messages; its option if empty.
 
         Raises:
@@ -146,7 +146,7 @@ class Flag:
         """Raise an error if a value has the wrong type or is outside the flag's limits.
 
         Raises:
-            PinnError: If the value is refused; the message states what is expected and the remedy.
+            PinnError: If the value is invalid; the message states what is expected and the remedy.
         """
         if value is None and self.optional:
             return
@@ -230,7 +230,7 @@ def _words() -> dict[str, dict[str, Any]]:
 def flags_apart(
     specification: type, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split values by name into those of a dataclass's flags, and all others."""
+    """Split values by name into those for a dataclass's flags, and all others."""
     names = {flag.name for flag in flags_of(specification)}
     own = {name: value for name, value in values.items() if name in names}
     return own, {name: value for name, value in values.items() if name not in names}
@@ -258,7 +258,7 @@ def check_flags(specification: Any) -> None:
     """Check the values of all flags of a specification, such as ``ServingSpec``.
 
     Raises:
-        PinnError: If a flag has a bad value; the message describes the first such flag.
+        PinnError: If a flag has an invalid value; the message describes the first such flag.
     """
     for each in flags_of(specification.__class__):
         each.check(getattr(specification, each.name))

@@ -51,7 +51,7 @@ class GpuSpec:
             else PCIe).
         pcie_bandwidth_bytes_per_s: Bandwidth to the host in one direction.
         has_nvlink: Whether NVLink connects GPUs of one node.
-        source: Publication from which the values are.
+        source: Publication that states the values.
     """
 
     name: str
@@ -153,12 +153,12 @@ def read_foreign_gpu(
 
     Two layouts are known: ``{memory_bandwidth_gb_s, compute_tflops_fp16, memory_gb, sm_count}``,
     and BLIS's ``{TFlopsPeak | TFlopsEff, TFlopsFP8, BwPeakTBs | BwEffTBs, MemoryGiB | memory_gb}``.
-    Values that the file lacks are those of the known GPU with this name, or else conservative
-    estimates, which the ``source`` of the result lists.
+    Values that the file lacks are taken from the known GPU with this name, or else estimated
+    conservatively; the ``source`` of the result lists these estimates.
 
     Args:
         name: Key of the GPU in the file.
-        values: Numbers of the GPU: the object under its key in the file.
+        values: The GPU's values: the object under its key in the file.
         known: Datasheet of a known GPU with this name; None if there is none.
         source: Name of the file, for error messages.
 
@@ -238,9 +238,9 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """Return the datasheet of a GPU, given its name or the path of a JSON file.
 
     Args:
-        name_or_path: A name or alias, in any case and punctuation (``H100``, ``h100_sxm``); or the
-            path of a JSON file in the layout of ``data/gpus`` or in one of the layouts of
-            ``read_foreign_gpu``. For a file of several GPUs, append ``#NAME``.
+        name_or_path: A name or alias, with any capitalization and punctuation (``H100``,
+            ``h100_sxm``); or the path of a JSON file in the layout of ``data/gpus`` or in one of
+            the layouts of ``read_foreign_gpu``. For a file of several GPUs, append ``#NAME``.
 
     Raises:
         PinnError: If the GPU is unknown, or its file is malformed or lacks a bandwidth.
@@ -276,7 +276,7 @@ def find_gpu(name: str) -> GpuSpec | None:
 
 
 def _nearest_gpus(text: str, count: int = 3) -> list[str]:
-    """Return the names of the known GPUs whose names or aliases are most similar to a text."""
+    """Return the names of known GPUs whose names or aliases are most similar to a string."""
     likeness = dict[str, float]()
     for alias, path in _known().items():
         name = _catalogued(path).name

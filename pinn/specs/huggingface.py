@@ -25,7 +25,7 @@ from pinn.specs.quantization import Quantization, read_quantization
 
 
 def _beside_layers(fields: ConfigFields, hidden: int, layers: int) -> dict[str, Any]:
-    """Return the fields of ``ModelSpec`` for parts outside the layers that every token needs.
+    """Return the fields of ``ModelSpec`` for parts outside the layers that process every token.
 
     These parts are lookup tables, projections, and reads of earlier layers' outputs. Tensor
     parallelism does not divide their narrow matrices.
@@ -142,8 +142,8 @@ def _run_again(fields: ConfigFields, parts: list[model.LayerPart]) -> list[model
 def layer_plan(fields: ConfigFields, layers: int) -> list[str]:
     """Return the type of each layer, such as ``full`` or ``linear``, first to last.
 
-    Several keys of a config.json can specify the types; the first key that is present counts. Model
-    families whose layers are all alike have no such key: every layer has full attention.
+    Several keys of a config.json can specify the types; the first one present is used. Model
+    families whose layers are all of one type have no such key; every layer then has full attention.
 
     - Jamba: attention if ``i % attn_layer_period == attn_layer_offset`` (configuration_jamba.py).
     - Kimi-Linear: layers are counted from 1 (configuration_kimi.py: ``is_kda_layer``).
@@ -204,12 +204,12 @@ _DTYPES = {
 
 
 class ReadSettings(NamedTuple):
-    """Facts about a model that its config.json lacks.
+    """Information about a model that its config.json lacks.
 
     Attributes:
         name: Name of the model.
-        quant_config: Content of a separate ``hf_quant_config.json``; as in vLLM, it counts only if
-            the config itself has no quantization.
+        quant_config: Content of a separate ``hf_quant_config.json``; as in vLLM, it is used only if
+            the config itself specifies no quantization.
         sampling: Sampling settings of the generation_config.json. If None, the keys of config.json
             itself are used, as in vLLM (``GenerationConfig.from_model_config``).
         fallback_precision: Weight format to assume, with a warning, if the quantization is unknown.
@@ -231,7 +231,7 @@ def model_from_config(
     Args:
         config: Parsed config.json.
         source: File name in error messages.
-        settings: Facts about the model that the config.json lacks; by default, its name is
+        settings: Information about the model that the config.json lacks; by default, its name is
             ``source``.
 
     Raises:
@@ -280,7 +280,7 @@ def model_of(
         fields: Fields of the config.json.
         parts: Parts of each layer, first to last.
         stem: Values of ``ModelSpec``'s fields for parts outside the layers, by name.
-        settings: Facts about the model that the config.json lacks.
+        settings: Information about the model that the config.json lacks.
     """
     quantization = quantization_of(fields, settings.quant_config, settings.fallback_precision)
     base, stored = _base_precision(fields), [part for part in parts if not part.again]
@@ -310,7 +310,7 @@ def model_of(
 
 
 def _left_out(fields: ConfigFields) -> str:
-    """Return a text on a multimodal model's encoders that no step includes; empty if none."""
+    """Return a note about a multimodal model's encoders that no step includes; empty if none."""
     root = thinker(fields.root)
     parts = [part for part in ("vision", "audio") if root.get(f"{part}_config")]
     if not parts and "text_config" in fields.root:
@@ -409,10 +409,10 @@ def _compressed_formats(fields: ConfigFields, of: model.WeightPrecisions) -> mod
 def _extra_parameters(fields: ConfigFields, hidden: int, parts: Sequence[model.LayerPart]) -> int:
     """Return the number of weights in norms, biases, position tables and small matrices.
 
-    Counted are a norm before each part and one at the end, biases of q, k, v and of gpt-oss's
-    experts, and small matrices of recurrent layers. Experts for images do not count: no text token
-    passes them. Norms of single heads, output biases and Gemma's extra norms are omitted (below
-    0.01 %).
+    The count includes a norm before each part and one at the end, biases of q, k, v and of
+    gpt-oss's experts, and small matrices of recurrent layers. Experts for images are excluded,
+    because no text token passes through them. Norms of single heads, output biases and Gemma's
+    extra norms are omitted (below 0.01 %).
     """
     positions = longest_context(fields) if fields.is_type("positions") else 0
     total = hidden * (

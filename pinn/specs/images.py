@@ -12,7 +12,7 @@ from pinn.specs.media import MediaItem, Unread
 
 
 class ImageSizes(NamedTuple):
-    """Sizes by which a model's processor scales an image and cuts it into tiles.
+    """Sizes that determine how a model's processor scales an image and splits it into tiles.
 
     Attributes:
         patch: Edge of a patch, in pixels.
@@ -59,7 +59,7 @@ class ImageSizes(NamedTuple):
         return MediaItem(tokens or merged, merged, patches, patches)
 
     def tiled(self, count: int, tokens: int) -> MediaItem:
-        """Return tokens and encoder work of an image in tiles; patches attend within their tile."""
+        """Return the tokens and encoder work of a tiled image; patches attend within their tile."""
         patches = (self.tile // self.patch) ** 2
         return MediaItem(tokens, count * self.tile_edge**2, count * patches, patches)
 
@@ -107,7 +107,7 @@ def _aspect(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _anyres(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image in tiles of the best size, and a thumbnail.
+    """Return tokens and encoder work of an image tiled at the best resolution, and a thumbnail.
 
     Padding has no tokens; each row of patches has one more token. Sources:
     llava_next/processing_llava_next.py, llava_onevision/processing_llava_onevision.py:
@@ -133,7 +133,7 @@ def _split(of: ImageSizes, width: int, height: int) -> MediaItem:
 
 
 def _crops(of: ImageSizes, width: int, height: int) -> MediaItem:
-    """Return tokens and encoder work of an image in tiles at its own size, and a thumbnail.
+    """Return tokens and encoder work of an image tiled at its original size, and a thumbnail.
 
     Padding has no tokens; each row of patches has one more token. Source:
     phi4_multimodal/image_processing_phi4_multimodal.py: _preprocess.
@@ -157,11 +157,11 @@ _RULES: dict[str, Callable[[ImageSizes, int, int], MediaItem]] = {
 
 @dataclass(frozen=True)
 class ImageReader:
-    """Rule by which a model's processor turns an image into tokens.
+    """Conversion of an image into tokens by a model's processor.
 
     Attributes:
         rule: Name of the rule, such as ``grid``.
-        sizes: Sizes by which the rule scales and cuts an image.
+        sizes: Sizes with which the rule scales and splits an image.
         encoder: Vision encoder that computes the patches.
     """
 
@@ -170,14 +170,14 @@ class ImageReader:
     encoder: EncoderSpec
 
     def item(self, width: int, height: int) -> MediaItem:
-        """Return the prompt tokens and the encoder's work of an image, from its size in pixels."""
+        """Return the prompt tokens and encoder work of an image, given its size in pixels."""
         return _RULES[self.rule](self.sizes, width, height)
 
 
 def image_reader(
     config: Mapping[str, object], processor: Mapping[str, object] | None = None
 ) -> ImageReader | Unread | None:
-    """Return the rule by which a model turns an image into tokens; None without image input.
+    """Return how a model converts an image into tokens, or None without image input.
 
     Args:
         config: Content of a config.json.
@@ -211,7 +211,7 @@ def _reader(
     found: Mapping[str, Any],
     processor: Mapping[str, object] | None,
 ) -> ImageReader | Unread:
-    """Return an image reader with the sizes of its rule, or the reason why there is none."""
+    """Return an image reader with the sizes for its rule, or the reason that there is none."""
     places = (processor or {}, own, config)
     limits = {
         n: _limit(found.get(n, ()), places) // found.get("frames", 1)

@@ -134,7 +134,7 @@ def _grouped(fields: ConfigFields, is_full: bool) -> AttentionSpec | None:
 
 
 def _gate_width(fields: ConfigFields, width: int) -> int:
-    """Return the elements per head of gates that the query projection includes."""
+    """Return the number of elements per head of gates that the query projection includes."""
     named = models_file("types.json")["gates"].get(fields.model_type, [])
     own = [each if isinstance(each, int) else fields.integer(each) for each in named]
     is_gated = fields.is_type("gated_attention") or bool(fields.get("mla_use_output_gate"))
@@ -161,7 +161,7 @@ def windows(fields: ConfigFields, layers: int) -> list[int | None]:
     ``use_sliding_window: false`` disables every window. The layers with a window are given by
     ``layer_types``, a list under ``sliding_window``, ``sliding_window_pattern`` or (Qwen)
     ``max_window_layers``; without these keys, every layer has the window. A chunk of Llama-4 counts
-    as a window of its size, though a query sees half a chunk on average. Layers without rotary
+    as a window of its size, although a query sees half a chunk on average. Layers without rotary
     embedding have no chunks (llama4.py).
     """
     is_chunked = fields.model_type.startswith("llama4")
@@ -242,7 +242,7 @@ def dense_layer(fields: ConfigFields, times: int = 1) -> DenseFfnSpec | None:
 
 
 def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
-    """Return the shape of the mixture-of-experts layers; None if the config names no experts."""
+    """Return the shape of the mixture-of-experts layers; None if the config has no experts."""
     experts = 0 if fields.get("experts") == [] else fields.integer("experts", default=0, least=0)
     if not experts or fields.get("enable_moe_block", "is_moe") is False:
         return None

@@ -37,7 +37,7 @@ class Unread:
     """Image or audio input of a model, whose prompt tokens or encoder sizes are unknown.
 
     Attributes:
-        reason: Text that states what is unknown.
+        reason: Statement of what is unknown.
     """
 
     reason: str

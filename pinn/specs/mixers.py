@@ -35,7 +35,7 @@ VECTOR_SLOWDOWN = 16.0
 
 
 class Part(NamedTuple):
-    """Rows or columns of a weight matrix, as heads of equal width.
+    """Rows or columns of a weight matrix, divided into heads of equal width.
 
     Tensor parallelism divides the heads, or replicates them so that each GPU has one head.
     """
@@ -86,7 +86,7 @@ class LinearMixerSpec:
         chunk_tokens: Tokens per chunk in which prompts are scanned.
         state_bytes_per_element: Bytes per element of the state in the engine's cache.
         full_gates: Number of KDA's two gates that have one full matrix (1 in Kimi-K3, 2 in
-            Bailing). A gate without it has two matrices, with the width of a value head as rank.
+            Bailing). Any other gate has two matrices, with the width of a value head as rank.
     """
 
     kind: str
@@ -193,7 +193,7 @@ class LinearMixerSpec:
         return state * self.state_bytes_per_element + tail * ACTIVATION_BYTES
 
     def token_flop(self) -> float:
-        """Return the FLOP per head and token of a chunked scan, converted to the tensor-core rate.
+        """Return the FLOP per head and token of a chunked scan, scaled to the tensor-core rate.
 
         The FLOP for keys of width k, values of width v and chunks of c tokens are:
 
@@ -220,9 +220,9 @@ class LinearMixerSpec:
     def decode_flop(self) -> float:
         """Return the FLOP per head of one decoded token, whose state is updated element by element.
 
-        FLOP are converted to the tensor-core rate. Decay, adding the outer product of key and
-        value, and reading by the query take 5 FLOP per element of the state. The delta rule takes 3
-        more, because it first subtracts the stored value of the key.
+        FLOP are scaled to the tensor-core rate. Decay, adding the outer product of key and value,
+        and reading by the query take 5 FLOP per element of the state. The delta rule takes 3 more,
+        because it first subtracts the stored value of the key.
         """
         if self.kind == CONVOLUTION:
             return self.token_flop()
@@ -378,7 +378,7 @@ def family_mixer(fields: ConfigFields, entry: Mapping[str, Any]) -> LinearMixerS
 def recurrent_mixer(
     entry: Mapping[str, Any], fields: ConfigFields, config: ConfigFields
 ) -> LinearMixerSpec:
-    """Return a recurrent layer, with sizes from the keys that an entry of mixers.json names.
+    """Return a recurrent layer, with sizes from the keys that an entry of mixers.json lists.
 
     Args:
         entry: Entry of mixers.json.
@@ -408,7 +408,7 @@ def _size(fields: ConfigFields, names: Sequence[Any]) -> int:
 
 
 def stated_state_bytes(fields: ConfigFields) -> float:
-    """Return the bytes per element of recurrent states: as the config states, or else 2.
+    """Return the bytes per element of recurrent states: from the config, or else 2.
 
     vLLM's ``--mamba-ssm-cache-dtype auto`` (v1 config/cache.py) follows this rule.
     """

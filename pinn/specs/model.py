@@ -29,7 +29,7 @@ _IGNORED = ("max_new_tokens",)
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling settings of requests; the defaults are vLLM's, which sample from all tokens.
+    """Sampling settings of requests; the defaults are vLLM's, which do not restrict tokens.
 
     Attributes:
         temperature: Sampling temperature; 0 selects the most probable token (greedy).
@@ -61,7 +61,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Return whether sampling is greedy; then no tokens are filtered (``SamplingParams``)."""
+        """Return whether sampling is greedy, without filtering of tokens (``SamplingParams``)."""
         return self.temperature == 0
 
 
@@ -91,11 +91,11 @@ def overridden(base: Sampling, override: str) -> Sampling:
 
     Args:
         base: Settings without the flag.
-        override: JSON object of the flag, in which null means vLLM's own default; empty without the
-            flag.
+        override: JSON object given with the flag, in which null means vLLM's own default; empty
+            without the flag.
 
     Raises:
-        PinnError: If the flag is no JSON object, or has an invalid name or value.
+        PinnError: If the flag is not a JSON object, or has an invalid name or value.
 
     >>> overridden(Sampling(top_p=0.9), '{"temperature": 0}').is_greedy
     True
@@ -143,12 +143,12 @@ class AttentionSpec:
             None for full attention.
         qk_norm_full_width: Whether q and k are normalized over all heads together. Under tensor
             parallelism this takes an extra all-reduce (MiniMax-M2).
-        gate_width: Elements per head that the query projection computes besides the query: an
-            output gate of the query's width (Qwen3-Next) or of one element, or position weights
+        gate_width: Elements per head that the query projection computes in addition to the query:
+            an output gate of the query's width (Qwen3-Next) or of one element, or position weights
             (Inkling).
         shares_cache: Whether the layer uses an earlier layer's keys and values instead of computing
             its own (Gemma-3n).
-        v_head_dim: Width of a value head; None if it equals the width of a key head (it differs in
+        v_head_dim: Width of a value head; None if it is the width of a key head (it differs in
             MiMo-V2).
         values_are_keys: Whether a checkpoint has one matrix for keys and values (Gemma 4). Engines
             load this matrix twice (vLLM 0.33.0 models/gemma4.py: Gemma4Attention).
@@ -248,8 +248,8 @@ class CompressedAttentionSpec(LatentAttentionSpec):
         window_tokens: Number of keys in the window, which are single tokens.
         indexer: Indexer of the model. It has no heads in layers that see all or none of their
             compressed keys. All layers are modeled as if they reached as far as the indexer, with
-            the window's keys spread evenly over this reach. In shorter contexts, time is therefore
-            underestimated, never overestimated.
+            the window's keys distributed evenly over this reach. In shorter contexts, time is
+            therefore underestimated, never overestimated.
         ratio: Tokens per compressed key; 0 without compressed keys.
         output_groups: Number of groups of heads, each with a separate first output projection.
         output_rank: Output width of the first output projection of a group.
@@ -268,7 +268,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return a query's keys per context token: within its reach, and over the whole context."""
+        """Return a query's keys per context token, within its reach and over the whole context."""
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
@@ -287,7 +287,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def request_bytes(self) -> float:
-        """Return the bytes per request at any length: its window, and fp32 sums of unfinished keys.
+        """Return the bytes per request at any length: its window, and fp32 sums of incomplete keys.
 
         Source: deepseek_compressor.py, CompressorStateCache.
         """
@@ -312,7 +312,7 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 class DenseFfnSpec:
     """A dense feed-forward layer, described by its inner width.
 
-    A gated layer has three matrices, any other layer two.
+    A gated layer has three matrices, any other layer has two.
     """
 
     width: int
@@ -408,12 +408,12 @@ class WeightPrecisions:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A language model as a serving engine sees it: layers, sizes and number formats.
+    """A language model from a serving engine's perspective: layers, sizes and number formats.
 
-    A model with several shapes of experts is refused, because a step's features have only one. All
-    windows are modeled as if as wide as the widest one, with the keys of narrower windows spread
-    evenly over it. In contexts shorter than the widest window, the time of narrower windows is
-    therefore underestimated, never overestimated.
+    A model with several shapes of experts is refused, because step features support only one. All
+    windows are modeled as if they were as wide as the widest one, with the keys of narrower windows
+    distributed evenly over it. In contexts shorter than the widest window, the time of narrower
+    windows is therefore underestimated, never overestimated.
 
     Attributes:
         name: Name under which the model was loaded, used in output only.
@@ -436,12 +436,12 @@ class ModelSpec:
         sampling: Sampling settings of the generation_config.json; without one, vLLM's defaults.
         asked_as: Name by which the user requested the model, for headings; ignored when models are
             compared.
-        left_out: Parts of a multimodal model that no step includes, as text; empty for a text
-            model.
+        left_out: Description of the parts of a multimodal model that no step includes; empty for a
+            text model.
         encoder_parameters: Number of weights of the encoders of images and audio, with projectors.
         pooled: Whether the model returns embeddings or scores, without output head and sampler.
-        images: Rule by which an image becomes tokens, or why it is unknown; None without images.
-        audio: Rule by which an audio clip becomes tokens, or why it is unknown; None without audio.
+        images: Conversion of images into tokens, or why it is unknown; None without images.
+        audio: Conversion of audio clips into tokens, or why it is unknown; None without audio.
         bidirectional: Whether a token attends to the whole prompt, including later tokens.
     """
 
@@ -493,12 +493,12 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        """Return the model's name for headings: the one that the user gave, if any, or its own."""
+        """Return the model's name for headings: as given by the user, or else its own."""
         return self.asked_as or self.name
 
     @property
     def layers(self) -> int:
-        """Return the number of layers; an attention or feed-forward part alone counts half."""
+        """Return the number of layers; an attention or feed-forward part alone counts as half."""
         return -(-sum(g.count * g.halves for g in self.layer_groups) // 2)
 
     @cached_property
@@ -513,7 +513,7 @@ class ModelSpec:
 
     @cached_property
     def window_tokens(self) -> int | None:
-        """Return the maximum number of keys that a query sees in layers with a limit; None without.
+        """Return the maximum number of keys that a query sees in layers with a limit, if any.
 
         The limit is a window, the tokens that an indexer selects or that the selected keys cover,
         or 1 for a recurrent state, which each token reads once. The result is None for a model
@@ -524,13 +524,13 @@ class ModelSpec:
 
     @cached_property
     def stored(self) -> "ModelSpec":
-        """Return the model with each layer once, since repeated runs take no extra memory."""
+        """Return the model with each layer only once, since repeated runs take no extra memory."""
         kept = tuple(group for group in self.layer_groups if not group.again)
         return self if kept == self.layer_groups else replace(self, layer_groups=kept)
 
     @property
     def is_plain(self) -> bool:
-        """Return whether all layers are equal: plain attention and a feed-forward part."""
+        """Return whether all layers are identical: plain attention and a feed-forward part."""
         whole = all(g.ffn is not None and not g.again for g in self.layer_groups)
         names = {mixer_name(g.attention) for g in self.layer_groups}
         shapes = {(m.heads, m.kv_width) for g in self.layer_groups if (m := g.attention)}
@@ -572,7 +572,7 @@ def mixer_name(mixer: Mixer | None) -> str:
 
 
 def mixer_names(model: ModelSpec) -> str:
-    """Return a text on how many layers have each type of attention or recurrence, and experts.
+    """Describe how many layers have each type of attention or recurrence, and experts.
 
     >>> from pinn.specs.catalog import load_model
     >>> mixer_names(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"))

@@ -82,7 +82,7 @@ def _package_files() -> list[Path]:
 
 @cache
 def aliases() -> dict[str, str]:
-    """Return the full name of the catalog model with equal shapes and formats, by alias."""
+    """Return the full name of the catalog model with the same shapes and formats, by alias."""
     return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 
@@ -121,7 +121,7 @@ def find_in_catalog(name: str) -> CatalogModel | None:
     """Return a catalog model by full name, bare name or alias; None if there is none.
 
     Raises:
-        PinnError: If a bare name fits several models.
+        PinnError: If a bare name matches several models.
     """
     keys = full_names().get(name.strip("/").lower(), [])
     if len(keys) > 1:
@@ -151,7 +151,7 @@ def repository(model: str) -> str:
 
 
 def suggestion(name: str) -> str:
-    """Return the remedy for an unknown model name: similar names, or to give a path."""
+    """Return the remedy for an unknown model name: similar names, or advice to give a path."""
     names = [each.name for each in catalog_models().values()]
     known = {key.lower(): key for key in [*names, *aliases()]}
     bare = {key.split("/")[-1]: key for key in known}
@@ -180,7 +180,7 @@ def cached_file(repo_id: str, filename: str) -> Path | None:
 
 
 def download_config(repo_id: str) -> Path:
-    """Download a model's config.json and optional files beside it from the Hugging Face hub.
+    """Download a model's config.json and optional companion files from the Hugging Face hub.
 
     Returns:
         The path of config.json in the local cache.
@@ -249,10 +249,10 @@ _ADAPTER = "adapter_config.json"
 
 
 def check_name(name: str) -> None:
-    """Raise an error if a model's name is that of a release for another engine (llama.cpp).
+    """Check that a model name is not that of a release for another engine (llama.cpp).
 
     Raises:
-        PinnError: If the name states another engine's format.
+        PinnError: If the name contains another engine's format.
 
     >>> check_name("TheBloke/Llama-2-7B-Chat-GGUF")
     Traceback (most recent call last):
@@ -272,7 +272,7 @@ int4 for its size
 
 
 def check_path(path: Path) -> None:
-    """Raise an error for a GGUF file or LoRA adapter, or a folder with no other model.
+    """Check that a path is not a GGUF file or LoRA adapter, or a folder with no other model.
 
     Raises:
         PinnError: If the path is such a file or folder; the message states what to give instead.

@@ -1,4 +1,4 @@
-"""Variants of a model: its weights in other number formats, and names that state a format."""
+"""Variants of a model: its weights in other number formats, and names that imply a format."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -91,13 +91,13 @@ def _label_for(model: ModelSpec, text: str) -> str | None:
 
 
 def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:
-    """Return a model with the weight formats that a precision label, such as ``fp8``, means.
+    """Return a model with the weight formats that a precision label, such as ``fp8``, denotes.
 
-    A checkpoint that already has the label's format stays unchanged: MiniMax-M2.5, DeepSeek-V3 and
-    NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. gpt-oss changes only under
-    ``bf16`` and ``fp16``, and under ``mxfp4_mxfp8``, which means 8-bit activations. In all other
-    cases, the formats follow the table at the top of this section, by ``model_type``. The output
-    head and the router keep the model's own 16-bit format.
+    A checkpoint that already has the label's format remains unchanged: MiniMax-M2.5, DeepSeek-V3
+    and NVIDIA's Llama-3.1-70B-FP8 under ``fp8``, Kimi-K2.5 under ``int4``. gpt-oss changes only
+    under ``bf16`` and ``fp16``, and under ``mxfp4_mxfp8``, which means 8-bit activations. In all
+    other cases, the formats follow the table at the top of this section, by ``model_type``. The
+    output head and the router keep the model's own 16-bit format.
 
     Args:
         model: Model with the formats of its checkpoint.
@@ -180,10 +180,10 @@ class Variant:
     """Interpretation of a model name that is not in the catalog.
 
     Attributes:
-        base: Full name of the catalog model with equal shapes.
+        base: Full name of the catalog model with the same shapes.
         names: The name and its shortened forms, under which published sampling settings are looked
             up.
-        scheme: Weight format in the name, as a label of ``with_precision``; None if the name has
+        scheme: Weight format in the name, as a label for ``with_precision``; None if the name has
             none.
         owner: Publisher in lower case, from the name or else of the base model.
         context_tokens: Maximum context in tokens if it is known to differ from the base model's;
@@ -198,7 +198,7 @@ class Variant:
 
     @property
     def published_as(self) -> str | None:
-        """Return the first of these names with published sampling settings; None if none has."""
+        """Return the first of these names with published sampling settings, or None."""
         return next((name for name in (*self.names, self.base) if published_generation(name)), None)
 
     def applied(self, model: ModelSpec, name: str) -> ModelSpec:
@@ -208,7 +208,7 @@ class Variant:
         return found if found == model else replace(found, name=name)
 
     def note(self, name: str, model: ModelSpec) -> str:
-        """Return a warning that states how the name was interpreted, and how to correct it."""
+        """Return a warning that states how the name was interpreted and how to correct it."""
         context = f", {model.max_position:,} tokens of context" if self.context_tokens else ""
         weights = f", {_formats(model)}" if self.scheme else ""
         return (
@@ -277,7 +277,7 @@ def _renamed(bare: str) -> str:
 
 
 def _last_word(bare: str) -> tuple[str, str]:
-    """Split off a name's last word; a single word yields an empty text and the word.
+    """Split off the last word of a name; a single word yields an empty string and the word.
 
     >>> _last_word("llama-3.1-8b-instruct-quantized.w8a8")
     ('llama-3.1-8b-instruct-quantized', 'w8a8')

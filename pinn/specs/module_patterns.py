@@ -36,7 +36,7 @@ _PROJECTIONS = (("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2"))
 
 
 class Matrix(NamedTuple):
-    """A weight matrix or, for experts, all matrices of one name in a layer together.
+    """A weight matrix or, for experts, all matrices with the same name in a layer.
 
     Attributes:
         aliases: All names that checkpoints give to the matrix.
@@ -48,7 +48,7 @@ class Matrix(NamedTuple):
 
 
 def module_names(parts: Sequence[LayerPart], hidden: int) -> dict[str, list[Matrix]]:
-    """Return the matrices of all layers by weight type; expert 0 stands for all experts."""
+    """Return the matrices of all layers by weight type; expert 0 represents all experts."""
     found: dict[str, list[Matrix]] = {kind: [] for kind in KINDS}
     for layer, mixer, ffn, _ in parts:
         for suffixes, size in () if mixer is None else _mixer_projections(mixer, hidden):
@@ -159,7 +159,7 @@ class ModulePatterns:
 
 
 def _compiled(pattern: str, source: str) -> re.Pattern[str]:
-    """Return a compiled pattern; refuse nested or many repeats, which are slow to match."""
+    """Compile a pattern; reject nested or numerous repeats, which are slow to match."""
     if len(_REPEATS.findall(pattern)) > _MOST_REPEATS or _NESTED_REPEATS.search(pattern):
         raise PinnError(
             f"{source}: the pattern {pattern!r:.80} repeats more than {_MOST_REPEATS} parts, or "

@@ -20,8 +20,8 @@ _FAMILIES = (
 def nearest_remedy(fields: ConfigFields, read: Callable[[ConfigFields], ModelSpec]) -> str:
     """Return the changes that make a config.json readable, as text; empty if none does.
 
-    A model that engines compute in another way than its keys suggest has no remedy, because the
-    nearest family would have another KV cache.
+    A model that engines compute differently from what its keys suggest has no remedy, because the
+    nearest family would have a different KV cache.
 
     Args:
         fields: The refused config.json.
@@ -51,7 +51,7 @@ def _candidates(fields: ConfigFields) -> Iterator[str]:
 def _reads(
     fields: ConfigFields, family: str, dropped: list[str], read: Callable[[ConfigFields], ModelSpec]
 ) -> bool:
-    """Return whether a config.json is readable as a family, without losing its experts."""
+    """Return whether a config.json can be read as a given family without losing its experts."""
     text = {k: v for k, v in fields.text.items() if k not in dropped} | {"model_type": family}
     has_experts = any("expert" in key and value for key, value in fields.text.items())
     try:

@@ -1,4 +1,4 @@
-"""Accelerators of vendors other than NVIDIA, which are refused for lack of measurements."""
+"""Accelerators from vendors other than NVIDIA, which are refused for lack of measurements."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pinn.errors import PinnError
 
 
 def vendor_of(text: str) -> str | None:
-    """Return the accelerator vendor other than NVIDIA that a text names; None if it names none.
+    """Return the accelerator vendor other than NVIDIA that a text mentions, or None.
 
-    ``data/gpus/other_vendors.csv`` has the words that name each vendor, as patterns of whole words.
+    ``data/gpus/other_vendors.csv`` has whole-word patterns that identify each vendor.
 
     >>> vendor_of("MI300X"), vendor_of("AMD Instinct"), vendor_of("H100-SXM")
     ('AMD', 'AMD', None)
@@ -25,14 +25,14 @@ def vendor_of(text: str) -> str | None:
 
 
 def refuse_other_vendor(name: str, *texts: str) -> None:
-    """Raise an error if a name or text states a vendor of accelerators other than NVIDIA.
+    """Check that neither a name nor other text mentions an accelerator vendor other than NVIDIA.
 
     Args:
         name: Name of the accelerator as the user gave it.
-        texts: Further texts of its datasheet that may name the vendor.
+        texts: Further text from its datasheet that may mention the vendor.
 
     Raises:
-        PinnError: If the name or one of the texts names a vendor other than NVIDIA.
+        PinnError: If the name or any other text mentions a vendor other than NVIDIA.
     """
     vendor = next((found for text in (name, *texts) if (found := vendor_of(text))), None)
     if vendor is not None:

@@ -22,7 +22,7 @@ def with_runner(model: ModelSpec, runner: str) -> ModelSpec:
 
 
 def check_output(model: ModelSpec, output_tokens: int) -> None:
-    """Raise an error if a pooling model gets a workload with output tokens.
+    """Check that a pooling model's workload has no output tokens.
 
     Raises:
         PinnError: If the model is a pooling model and the number of output tokens is not 0.

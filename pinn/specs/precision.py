@@ -19,8 +19,8 @@ class Precision:
             ``fp4``. Weight-only formats are dequantized and run at the bf16 rate.
         dynamic_activations: Whether activations are quantized in every step, which takes extra
             kernels.
-        timed_as: Key of the format whose kernel times are used, if its own kernels were not
-            measured; else empty.
+        timed_as: Key of the format whose kernel times are used if this format's kernels were not
+            measured; otherwise empty.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Precision:
 
     @property
     def kernels(self) -> str:
-        """Return the name of the format whose measured kernel times this format has."""
+        """Return the name of the format whose measured kernel times are used for this format."""
         return self.timed_as or self.name
 
     @property

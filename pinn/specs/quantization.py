@@ -28,8 +28,8 @@ class Quantization:
     """Number formats that a checkpoint's quantization config specifies.
 
     Attributes:
-        groups: Number formats with the patterns of their matrices; for a matrix, the first match
-            counts.
+        groups: Number formats with the patterns of their matrices; the first match applies to a
+            matrix.
         lm_head: Format of the output head; None if the checkpoint does not quantize it.
         kv_cache: Format of the KV cache; None if the checkpoint specifies none.
         source: Name of the file with the quantization config, for warnings.
@@ -46,13 +46,13 @@ class Quantization:
         return sum(targets.expressions for targets, _ in self.groups)
 
     def of_kind(self, kind: str, modules: list[Matrix], base: Precision) -> Precision:
-        """Return the format that most bytes of a weight type (such as experts) have.
+        """Return the format of most bytes of a weight type (such as experts).
 
         All weights of the type are treated as if they had this format.
 
-        Some checkpoints leave single layers in 16 bits (the first, dense ones), or all of latent
-        attention except its output projection (DeepSeek-V3.1-NVFP4). If more than 10 % of the bytes
-        have other formats, a warning reports them.
+        Some checkpoints leave individual layers in 16 bits (the first, dense ones), or all of
+        latent attention except its output projection (DeepSeek-V3.1-NVFP4). If more than 10 % of
+        the bytes have other formats, a warning reports them.
         """
         held = Counter[Precision]()
         for names, size in modules:

@@ -1,7 +1,7 @@
 """Number formats in a checkpoint's quantization config, by quantization method.
 
 Sources: vLLM 0.15.1 to 0.33.0 (``vllm/model_executor/layers/quantization``); hqq from vLLM 0.10.2,
-w4afp8 from SGLang 0.5.23. The words of each method are in ``data/models/quantization.json``.
+w4afp8 from SGLang 0.5.23. The terms used by each method are in ``data/models/quantization.json``.
 """
 
 import re
@@ -92,9 +92,9 @@ def _quantized_modules(block: Block) -> list[str]:
 
 
 def _auto_round(block: Block) -> Named:
-    """Return AutoRound's formats: of matrices in ``extra_config``, then of all others.
+    """Return AutoRound's formats: for matrices in ``extra_config``, then for all others.
 
-    A matrix of 16 bits has the model's own format.
+    A 16-bit matrix has the model's own format.
     """
     kind, bits = str(block.values.get("data_type") or "int"), block.values.get("bits")
     found: Named = []
@@ -229,7 +229,7 @@ def _quark_format(block: Block, key: str, config: Mapping[str, Any]) -> str:
 
 
 def _quark_tensor(config: object) -> dict[str, Any] | None:
-    """Return a Quark tensor's format in compressed-tensors' words; the narrowest of several."""
+    """Return a Quark tensor's format in compressed-tensors' terms; the narrowest of several."""
     listed = config if isinstance(config, list) else [config]
     known = quantization_words("quark_dtypes")
     found = []

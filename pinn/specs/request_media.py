@@ -33,7 +33,7 @@ class MediaFlags(Protocol):
 
     @property
     def audios_per_request(self) -> int:
-        """Return the number of audio clips per request; it counts only if they have a length."""
+        """Return the number of audio clips per request; it is used only if they have a length."""
 
     @property
     def audio_seconds(self) -> float:
@@ -42,7 +42,7 @@ class MediaFlags(Protocol):
 
 @dataclass(frozen=True)
 class RequestMedia:
-    """Images of one size, or audio clips of one length, at consecutive places of every prompt.
+    """Images of one size, or audio clips of one length, at consecutive positions in every prompt.
 
     Attributes:
         kind: ``image`` or ``audio``.
@@ -70,7 +70,7 @@ class RequestMedia:
 
     @property
     def title(self) -> str:
-        """Return number and size of a request's images or audio clips, as text."""
+        """Return the number and size of a request's images or audio clips, as text."""
         if self.kind == IMAGE:
             return f"{self.count} image{'s'[: self.count > 1]} of {self.size}"
         return f"{self.count} audio clip{'s'[: self.count > 1]} of {self.size} s"
@@ -99,7 +99,7 @@ def items_begun(position: float, first_token: int, tokens: int, count: int) -> i
 
 
 def asked_kind(flags: MediaFlags) -> str:
-    """Return the type of media that the flags request, ``image`` or ``audio``; else empty.
+    """Return the type of media that the flags request, ``image`` or ``audio``, or else "".
 
     Raises:
         PinnError: If images and audio are both given, or audio clips without their length.
@@ -127,14 +127,15 @@ def request_media(
     """Return the images or audio clips of each prompt; None if the flags request none.
 
     Args:
-        images: Rule by which an image becomes tokens; None without image input.
-        audio: Rule by which an audio clip becomes tokens; None without audio input.
+        images: Conversion of images into tokens; None without image input.
+        audio: Conversion of audio clips into tokens; None without audio input.
         name: Name of the model, for error messages.
         flags: Number and size of images, or of audio clips.
         first_token: Number of prompt tokens before the first image or clip.
 
     Raises:
-        PinnError: If the tokens of the model's images or audio are unknown, or a size is wrong.
+        PinnError: If the number of tokens of the model's images or audio is unknown, or a size is
+            wrong.
     """
     pixels, kind = parse_size(flags.image_size), asked_kind(flags)
     if not kind:

@@ -32,7 +32,7 @@ class ServingSpec:
     """An engine and its flags.
 
     Each field, with its row in ``data/engines/flags.csv``, defines a flag: an option of the
-    commands, a key of lists and a column of tables. A field has vLLM's name of the flag, or the
+    commands, a key of lists and a column of tables. A field has vLLM's name for the flag, or the
     name in the first engine that has the flag. Its row has the help text and the other engines'
     names, which are accepted everywhere. The meaning of a flag may differ by engine: SGLang's
     tensor-parallel size counts all GPUs. ``pinn.engines.recipe_rules`` resolves the flags into the

@@ -31,8 +31,8 @@ class AssumedAcceptance(NamedTuple):
     """Acceptance that is assumed for a method's draft tokens if the user gives none.
 
     Attributes:
-        rate: Probability, from measurements, that a draft token is accepted if all before it were;
-            None if it depends too much on the text.
+        rate: Measured probability that a draft token is accepted if all before it were; None if it
+            depends too much on the generated text.
         low: Minimum of the acceptance rates in the sources.
         high: Maximum of the acceptance rates in the sources.
         source: Names of the sources.
@@ -71,12 +71,12 @@ def default_acceptance(method: str) -> AssumedAcceptance:
 
 @cache
 def _words(engine: str, kind: str) -> dict[str, str]:
-    """Return the meaning of an engine's words of one type in ``speculation_words.csv``.
+    """Return the meaning of an engine's terms in one category of ``speculation_words.csv``.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        kind: Type of word. ``key`` is a key of the engine's JSON object, and ``no_effect`` is a key
-            without effect on predictions. ``method`` is a decoding type of TensorRT-LLM
+        kind: Category of terms. ``key`` is a key of the engine's JSON object, and ``no_effect`` is
+            a key that does not affect predictions. ``method`` is a decoding type of TensorRT-LLM
             (``tensorrt_llm/llmapi/llm_args.py``) or an algorithm of SGLang, whose ``EAGLE`` without
             a draft model is ``MTP``.
     """
@@ -96,8 +96,8 @@ class Speculation:
             (the top-k of a tree); 1 for a chain.
         acceptance: Probability, by position, that a draft token is accepted if all before it were;
             empty if unknown.
-        draft: Name of the draft model, or path of its config.json; empty if the target model's own
-            layer drafts.
+        draft: Name of the draft model, or path of its config.json; empty if a layer of the target
+            model drafts tokens.
     """
 
     method: str
@@ -161,7 +161,7 @@ def with_acceptance(asked: Speculation, text: str) -> Speculation:
 
 
 def read_acceptance(text: str) -> tuple[float, ...]:
-    """Return the acceptance rates in ``--speculative-acceptance``; empty for an empty text.
+    """Parse the acceptance rates in ``--speculative-acceptance``; empty for an empty string.
 
     Raises:
         PinnError: If the text is neither a rate nor a list of rates.
@@ -280,7 +280,7 @@ def _not_modelled(what: str, got: str, known: str) -> PinnError:
 
 
 def _chain(method: str, tokens: int, draft: str = "") -> Speculation:
-    """Return settings of a chain of drafts: one pass of a draft model per token, if any."""
+    """Return settings for a chain of draft tokens, with one draft model pass per token, if any."""
     if not 1 <= tokens <= MOST_TOKENS:
         raise PinnError(f"the number of draft tokens must be 1 to {MOST_TOKENS}, got {tokens}")
     return Speculation(method, tokens, 0 if method == NGRAM else tokens, 1, (), draft)

@@ -1,4 +1,4 @@
-"""Grids of tiles or patches into which image processors of transformers 5.24 cut images.
+"""Grids of tiles or patches into which image processors of transformers 5.24 split images.
 
 Sizes are (width, height) unless stated otherwise. Each docstring names the function of transformers
 that it follows.

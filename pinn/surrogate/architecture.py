@@ -1,8 +1,8 @@
-"""Layers of the network and its forward pass, written once for both numpy and torch.
+"""Layers and forward pass of the network, with one implementation for both NumPy and torch.
 
 :class:`pinn.surrogate.network.CoefficientNetwork` is the network that is trained and exported; its
-docstring has the formula. :class:`NetworkWeights` has the same weights in numpy, so that prediction
-starts without torch. Both call :func:`forward`.
+docstring has the formula. :class:`NetworkWeights` has the same weights as NumPy arrays, so that
+prediction does not load torch. Both call :func:`forward`.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class NetworkSettings:
     """Size and bounds of the network.
 
     With half of the parameters, the TPOT error on held-out deployments is 0.1 percentage points
-    higher; with half of ``beta_bound``, it is higher by the same amount (LOG.md).
+    higher; with half of ``beta_bound``, it increases by the same amount (LOG.md).
 
     Attributes:
         hidden: Number of units per hidden layer.
         depth: Number of hidden layers.
-        beta_bound: Maximum absolute log correction of the part of a beta above its lower bound.
+        beta_bound: Maximum absolute log correction of the part of a step coefficient (beta) above
+            its lower bound.
         corrected: Whether corrections depend on the configuration; if False, all deployments have
-            the same beta.
+            the same step coefficients (beta).
 
     Raises:
         PinnError: If a size is not a whole number, or a value is out of range.
@@ -112,7 +113,7 @@ class Operations(Generic[A]):
         silu: x times the logistic function of x.
         clip: Function that limits x to a lower and an upper bound.
         linear: Function that multiplies rows by weights ``[outputs, inputs]`` and adds biases.
-        as_type: Function that converts an array to the number format of another array.
+        as_type: Function that converts an array to the data type of another array.
         rows: Function that repeats a vector as a given number of rows.
     """
 
@@ -131,7 +132,7 @@ class Operations(Generic[A]):
 def forward(
     xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
 ) -> tuple[A, A]:
-    """Return beta ``[n, step features]`` and alpha ``[n, request features]`` of deployments.
+    """Return step (beta, ``[n, step features]``) and request coefficients (alpha) of deployments.
 
     Args:
         xp: Operations on the arrays.
@@ -151,7 +152,7 @@ def forward(
 def corrections(
     xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
 ) -> A:
-    """Return log corrections of betas, ``[n, step features]``; arguments as in ``forward``."""
+    """Return log corrections of step coefficients, ``[n, step features]``; see ``forward``."""
     standard = (free - weights["mean"]) / weights["scale"]
     hidden = xp.as_type(xp.clip(standard, weights["low"], weights["high"]), weights["beta_base"])
     for name in trunk_layers(settings):
@@ -162,10 +163,10 @@ def corrections(
 
 
 def _elasticity(xp: Operations[A], weights: Mapping[str, A], hidden: A) -> A:
-    """Return elasticities, d log(beta) / d log(rate), in bounds: ``[n, step features, rates]``.
+    """Return elasticities d log(beta) / d log(rate) within bounds, ``[n, step features, rates]``.
 
-    Before training, the weights of the head are 0. The elasticity is then 0, or nearly 0 if 0 is an
-    end of its range.
+    Before training, the weights of the head are 0. The elasticity is then 0, or close to 0 if 0 is
+    an end of its range.
     """
     lower = weights["elasticity_lower"]
     span = weights["elasticity_upper"] - lower
@@ -192,7 +193,7 @@ class NetworkWeights:
         arrays: All arrays, by their names in a checkpoint (:func:`array_shapes`).
 
     Raises:
-        ValueError: If a name is missing or unknown, or a shape does not fit the settings.
+        ValueError: If a name is missing or unknown, or a shape does not match the settings.
     """
 
     settings: NetworkSettings

@@ -32,7 +32,7 @@ def batch_marks(
 def marks_of_each(
     batch: Batch, deployments: Sequence[Deployment], fits: Sequence[MemoryFit]
 ) -> list[str]:
-    """Return, for each deployment, text on the limits that one batch exceeds; empty if none."""
+    """Describe, for each deployment, the limits that one batch exceeds; empty if none."""
     limits = [_limits(deployment) for deployment in deployments]
     beyond = beyond_taught(batch)
     never = {each: _never_run(batch, each) for each in set(limits)}

@@ -26,12 +26,12 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Trained network, with facts about its training and the inputs of measured deployments.
+    """Trained network, with metadata on its training and the inputs of measured deployments.
 
     Attributes:
-        network: Weights that are ready to predict; ``CoefficientNetwork.from_weights`` turns them
-            into a trainable network.
-        metadata: Free-form facts as JSON values: sources with hashes, metrics, date, command.
+        network: Weights that are ready for prediction; ``CoefficientNetwork.from_weights`` converts
+            them into a trainable network.
+        metadata: Free-form metadata as JSON values: sources with hashes, metrics, date, command.
         anchors: Inputs (features of a deployment, then rates) of the measured deployments in the
             training data, ``[anchors, descriptors + rates]``.
         anchor_names: Names under which the measured deployments appear in output, ``MODEL on GPU``.
@@ -73,8 +73,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """Return the checkpoint in a file.
 
     Raises:
-        PinnError: If the file is missing, truncated or not a checkpoint, or if it has another
-            format version or other lists of features than this program.
+        PinnError: If the file is missing, truncated or not a checkpoint, or if its format version
+            or lists of features differ from this program's.
     """
     path = Path(path)
     if not path.is_file():

@@ -47,12 +47,12 @@ class CoefficientSet:
         deployment: ``model``, ``gpu``, ``precisions`` and ``serving`` as :func:`deployment_facts`
             returns them, optionally with the user's names in ``named``; empty if the file has no
             such facts.
-        coefficients: Alpha and beta of the deployment.
-        taught: Whether each alpha was fitted to data; all other alphas are priors.
+        coefficients: Request (alpha) and step (beta) coefficients of the deployment.
+        taught: Whether each request coefficient (alpha) was fitted to data; all others are priors.
         base: Coefficients before a calibration; None without a calibration.
         calibration: Data and quality of a calibration's fit, ready for JSON.
-        covariance: Covariance of all coefficients after a calibration, beta first; None if it is
-            unknown.
+        covariance: Covariance of all coefficients after a calibration, step coefficients first;
+            None if unknown.
     """
 
     deployment: dict[str, Any]
@@ -66,12 +66,12 @@ class CoefficientSet:
 
     @property
     def beta(self) -> Float[np.ndarray, " step_features"]:
-        """Return the betas as a vector, in the order of ``STEP_FEATURES``."""
+        """Return the step coefficients (beta) as a vector, in the order of ``STEP_FEATURES``."""
         return self.coefficients.beta[0]
 
     @property
     def alpha(self) -> Float[np.ndarray, " request_features"]:
-        """Return the alphas as a vector, in the order of ``REQUEST_FEATURES``."""
+        """Return the request coefficients (alpha) in the order of ``REQUEST_FEATURES``."""
         return self.coefficients.alpha[0]
 
     def configuration(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class CoefficientSet:
 
         Args:
             deployment: Deployment that the coefficients are to be used for.
-            where: Source of the coefficients in the error, such as their file.
+            where: Source of the coefficients for the error message, such as their file.
 
         Raises:
             PinnError: If model, GPU, number formats, parallelism, eager mode or offload differ.
@@ -123,7 +123,7 @@ class CoefficientSet:
 
 
 def _of(facts: dict[str, Any], name: str) -> object:
-    """Return a fact of a deployment; a missing release is that of the defaults."""
+    """Return one fact about a deployment; a missing release means the release of the defaults."""
     serving = facts.get("serving") or {}
     if name == "engine_version" and serving.get(name) == "":
         return reference_version(serving.get("engine", VLLM)).value
@@ -131,7 +131,7 @@ def _of(facts: dict[str, Any], name: str) -> object:
 
 
 def deployment_facts(deployment: Deployment) -> dict[str, Any]:
-    """Return the facts of a deployment for a file: model, GPU, number formats and vLLM's flags."""
+    """Return a deployment's model, GPU, number formats and vLLM flags, to store in a file."""
     formats = {k: p.name for k, p in vars(deployment.model.precisions).items()}
     return {
         "model": deployment.model.name,
@@ -147,7 +147,7 @@ def set_to_json(
     """Return a coefficient set as JSON-ready values; coefficients are seconds or multipliers.
 
     Args:
-        found: Coefficients of a deployment, with their facts.
+        found: Coefficients of a deployment, with facts about them.
         ends: Both ends of each known interval, by ``beta.NAME`` or ``alpha.NAME``.
     """
     features = [feature for registry in REGISTRIES.values() for feature in registry.values()]
@@ -180,7 +180,7 @@ def read_coefficient_set(path: Path) -> CoefficientSet:
     The entry of a coefficient may also be a bare number. Only ``beta`` and ``alpha`` are required.
 
     Raises:
-        PinnError: If the file cannot be read or has another schema, if a name is missing or
+        PinnError: If the file cannot be read or has a different schema, if a name is missing or
             unknown, or if a value is not finite or is negative.
     """
     if path.suffix == ".safetensors":
@@ -227,7 +227,7 @@ def _check_facts(tree: dict[str, Any], path: Path) -> None:
 def covariance_entry(covariance: Float[np.ndarray, "n n"]) -> dict[str, object]:
     """Return the JSON of a covariance: names of coefficients with a variance, and matrix rows.
 
-    Each row of the matrix is a text of numbers.
+    Each row of the matrix is a string of numbers.
     """
     free = np.flatnonzero(np.diag(covariance) > 0)
     rows = covariance[np.ix_(free, free)]

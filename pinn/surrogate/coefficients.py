@@ -1,4 +1,4 @@
-"""Named coefficients (alpha and beta) of deployments, in the order of the lists of features."""
+"""Coefficients (alpha and beta) of deployments by name, in the order of the lists of features."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES: tuple[str, ...] = tuple(
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Alpha and beta of ``n`` deployments in float64, in the order of the lists of features.
+    """Request (alpha) and step (beta) coefficients of ``n`` deployments, in feature order.
 
     Raises:
         PinnError: If an array has the wrong number of columns, or a value is negative, NaN or
@@ -60,7 +60,7 @@ class Coefficients:
 
     @property
     def values(self) -> Float[np.ndarray, "n coefficients"]:
-        """Return beta, then alpha, of each deployment, in the order of ``NAMES``."""
+        """Return each deployment's coefficients, step then request, in the order of ``NAMES``."""
         return np.concatenate([self.beta, self.alpha], axis=1)
 
     def take(self, index: int | slice | Int[np.ndarray, " rows"]) -> Coefficients:

@@ -10,10 +10,11 @@ of
 - p - 1 further passes of the draft model with one token per request, or one per branch of a tree,
 
 where k is the number of draft tokens per request and p the number of draft passes. N-grams are
-looked up without a pass. The draft model has the betas of the target model, because its layers run
-the same kernels. Scheduling and work per request count once per step. Not counted are the rejection
-sampler, host work between two draft passes, and eager launches of draft layers with large prompts.
-A step is charged as if every decode had all its draft tokens; n-grams without a match have none.
+looked up without a pass. The draft model has the step coefficients (beta) of the target model,
+because its layers run the same kernels. Scheduling and work per request count once per step. The
+rejection sampler, host work between two draft passes, and eager launches of draft layers with large
+prompts are not counted. The step time assumes that every decode has all its draft tokens, although
+n-grams without a match have none.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -44,10 +45,10 @@ class SpeculativeCosts:
     Attributes:
         tokens: Number of draft tokens per request (k).
         passes: Number of passes of the draft model; 0 without a draft model.
-        branches: Rows per request in each draft pass but the first.
+        branches: Rows per request in each draft pass except the first.
         verified: Costs of the target model's pass.
         first: Costs of the draft model's first pass; without a draft model, the target model's
-            costs, which are used 0 times.
+            costs, which are then not used.
         later: Costs of each further pass of the draft model.
     """
 
@@ -99,8 +100,8 @@ def _with_queries(costs: StepCosts, queries: int, rows: int) -> StepCosts:
 def draft_pass_costs(deployment: Deployment) -> StepCosts:
     """Return the costs of one pass of the draft model, as arrays of shape ``[1]``.
 
-    Included are the layers, the output head with greedy sampling, and the projection of embeddings
-    and of the target model's outputs to hidden states.
+    The costs include the layers, the output head with greedy sampling, and the projection of
+    embeddings and the target model's outputs to hidden states.
     """
     draft, gpu = deployment.draft, deployment.gpu
     assert draft is not None, "the deployment has no draft model"
@@ -122,7 +123,7 @@ def drafted_sums(sums: BatchSums, tokens: int, rows: str) -> BatchSums:
     Args:
         sums: Sums of the batches without draft tokens.
         tokens: Number of draft tokens per request.
-        rows: Field that draft tokens are added to: ``decode_requests`` for the target model, which
+        rows: Field to which draft tokens are added: ``decode_requests`` for the target model, which
             samples all of them; ``prefill_tokens`` for the draft model's first pass, which samples
             one per request.
     """

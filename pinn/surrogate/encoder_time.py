@@ -1,10 +1,10 @@
-"""Time that images or audio in prompts add to the engine's steps: the run time of their encoder.
+"""Time that images or audio in prompts add to engine steps: the run time of their encoder.
 
 vLLM encodes an item in the step that computes the item's first token, before the layers of the
 language model, so that all requests in the batch wait (0.33.0 v1/core/sched/scheduler.py:
 _try_schedule_encoder_inputs; v1/worker/gpu_model_runner.py: _execute_mm_encoder). SGLang encodes an
-image in the step of the prompt (0.5.23 managers/mm_utils.py: general_mm_embed_routine). This
-time was not measured. It is predicted as the sum of kernel times, with the priors of small kernels
+image in the step of the prompt (0.5.23 managers/mm_utils.py: general_mm_embed_routine). This time
+was not measured. It is predicted as the sum of kernel times, with prior estimates for small kernels
 and launches.
 """
 
@@ -68,7 +68,7 @@ class EncoderTime:
     together: int = 1
 
     def seconds(self, count: int) -> float:
-        """Return the seconds in which one step encodes ``count`` items; 0 without items."""
+        """Return the time in seconds for one step to encode ``count`` items; 0 without items."""
         return step_encoder_seconds(count, self.first_s, self.further_s, self.together)
 
     def begun_in(self, batch: Batch) -> int:
@@ -111,7 +111,7 @@ class EncoderTime:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on the time that an encoder adds, which was not measured."""
+        """Return a sentence about the time that an encoder adds, which was not measured."""
         low, high = (1000 * self.first_s * end for end in self.ends)
         one = {IMAGE: "image", AUDIO: "clip"}[self.media.kind]
         a = {IMAGE: "an", AUDIO: "a"}[self.media.kind]
@@ -126,12 +126,13 @@ class EncoderTime:
 def asked_encoder(
     deployment: Deployment, flags: MediaFlags, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the encoder time of the images or audio that the flags describe; None without any.
+    """Return the encoder time for the images or audio that the flags describe; None if none.
 
     Args:
         deployment: Model, GPU and engine configuration.
         flags: Number and size of images, or of audio clips.
-        checkpoint: Network whose folder has the kernel surrogates; None for the default.
+        checkpoint: Path of the network, whose folder has the kernel surrogates; None for the
+            default.
 
     Raises:
         PinnError: If the tokens of the model's images or audio, or their encoder, are unknown.
@@ -142,7 +143,7 @@ def asked_encoder(
 
 
 def media_notice(media: RequestMedia) -> str:
-    """Return a clause on a request's images or audio, whose time was not measured."""
+    """Return a clause about a request's images or audio, whose time was not measured."""
     as_is = " if the preprocessor does not resize them" if media.kind == IMAGE else ""
     encoder = {IMAGE: "vision", AUDIO: "audio"}[media.kind]
     return (
@@ -153,19 +154,20 @@ def media_notice(media: RequestMedia) -> str:
 
 
 def step_encoder_seconds(count: int, first_s: float, further_s: float, together: int) -> float:
-    """Return the seconds in which one step encodes ``count`` images or audio clips."""
+    """Return the time in seconds for one step to encode ``count`` images or audio clips."""
     return first_s + (-(-count // together) - 1) * further_s if count > 0 else 0.0
 
 
 def encoder_time(
     deployment: Deployment, media: RequestMedia | None, checkpoint: Path | None = None
 ) -> EncoderTime | None:
-    """Return the time that images or audio add to the steps of a deployment; None without any.
+    """Return the time that images or audio add to a deployment's steps; None without either.
 
     Args:
         deployment: Model, GPU and engine configuration.
         media: Images or audio clips of each request; None for none.
-        checkpoint: Network whose folder has the kernel surrogates; None for the default.
+        checkpoint: Path of the network, whose folder has the kernel surrogates; None for the
+            default.
 
     Raises:
         PinnError: If the encoder's sizes are not known, or there are no kernel surrogates.
@@ -229,7 +231,7 @@ def together(ranks: EncoderRanks, item: MediaItem) -> int:
 
 
 def _launches_s(encoder: EncoderSpec) -> float:
-    """Return the time in which the host launches an encoder's layers, in seconds.
+    """Return the time in seconds for the host to launch an encoder's layers.
 
     By default, vLLM neither compiles encoders nor captures CUDA graphs of them (0.33.0
     config/compilation.py: compile_mm_encoder, cudagraph_mm_encoder).

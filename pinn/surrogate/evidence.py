@@ -31,8 +31,8 @@ class Evidence:
             or ``alpha.NAME``.
         step_ends: Ends of the interval of each batch's step time, relative to the predicted time;
             empty without intervals.
-        far: For each batch, a warning if its kernels are farther from measured kernels than those
-            of all held-out data.
+        far: For each batch, a warning if its kernels are farther from measured kernels than any
+            held-out data was.
         reference: Batch to which the intervals in ``usual`` apply.
         missing: Reason why a network has no intervals; empty if it has intervals.
     """
@@ -48,7 +48,7 @@ class Evidence:
 
     @property
     def sentence(self) -> str:
-        """Return a text on errors over similar held-out data, or on a file's calibration data."""
+        """Return a sentence on errors for similar held-out data, or on a file's calibration."""
         return str(self.distance["sentence"])
 
     def intervals_json(self) -> JsonObject:
@@ -84,6 +84,6 @@ def file_evidence(found: CoefficientSet) -> Evidence:
 
 
 def source_names(found: CoefficientSet) -> str:
-    """Return short names of the files to which coefficients were calibrated; empty without any."""
+    """Return short names of the files to which coefficients were calibrated; empty if none."""
     paths = [source["path"] for source in found.calibration.get("sources", ())]
     return ", ".join(short_names(paths).values())

@@ -1,8 +1,8 @@
 """Features of a deployment: the physical inputs of the network.
 
-Names of models and GPUs are not inputs. Shapes are those on one GPU, because kernels depend only on
-these. The GPU's memory bandwidth, FLOP/s and link bandwidth are separate inputs (``RATES``). The
-network is monotone in these rates, so that a faster GPU never has larger time coefficients.
+Names of models and GPUs are not inputs. Shapes are per GPU, because kernels depend only on these.
+The GPU's memory bandwidth, FLOP/s and link bandwidth are separate inputs (``RATES``). The network
+is monotone in these rates, so that a faster GPU never has larger time coefficients.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def _width(elements: float) -> float:
 
 
 def _format(weights: Precision, gpu: GpuSpec) -> tuple[float, float]:
-    """Return log2 of bytes per weight, and 1 if the GPU has tensor-core math for it, else 0."""
+    """Return log2 of bytes per weight, and whether the GPU has such tensor-core math (1 or 0)."""
     native = weights.math != "bf16" and gpu.peak_flop_per_s.get(weights.math, 0) > 0
     return float(np.log2(weights.bytes_per_weight)), float(native)
 
@@ -52,7 +52,7 @@ def _largest(matmuls: Sequence[MatMul], names: tuple[str, ...], side: str) -> fl
 
 
 def _main_mixer(mixing: Sequence[tuple[int, Mixer]]) -> Mixer:
-    """Return the type of attention that most layers have; without attention, of recurrence.
+    """Return the attention of most layers or, without attention, the most frequent recurrence.
 
     Features of a deployment describe only this mixer (attention or recurrent part of a layer). The
     work of all layers is in the step features.

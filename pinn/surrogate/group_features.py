@@ -1,4 +1,4 @@
-"""Features of a step of data-parallel ranks that share their experts.
+"""Features of steps of data-parallel ranks that share their experts.
 
 Every rank has its own requests in attention. In every layer with experts, all ranks exchange
 tokens, so no rank begins the experts before the slowest rank has finished its attention. A step
@@ -8,11 +8,11 @@ takes
 
 where a rank's own part is the work on its own tokens: attention, projections, dense and shared
 layers, sampling, launches. The shared part is the routed experts' work on the tokens of all ranks
-and, if tokens are gathered, their exchange. If all ranks have equal batches, each step takes as
-long as the predicted step of a single rank. All other predictions of steps assume this case.
+and, if tokens are gathered, their exchange. If all ranks have identical batches, each step takes as
+long as the predicted step of a single rank. All other step predictions assume this case.
 
-Not modeled: padded rows in a rank's own layers if another rank is the slowest, and that different
-ranks may be the slowest in different layers.
+Two effects are not modeled: padded rows in a rank's own layers if another rank is the slowest, and
+that different ranks may be the slowest in different layers.
 """
 
 import numpy as np
@@ -39,10 +39,10 @@ def shares_experts(deployment: Deployment) -> bool:
 
 
 def shared_features(deployment: Deployment) -> Bool[np.ndarray, " features"]:
-    """Return which features belong to the shared part of a step; none if ranks share no experts.
+    """Return which features belong to the shared part of a step; none if experts are not shared.
 
-    If tokens are sent only to the ranks that need them, the exchange takes as long as the fullest
-    rank's sending, and is a part of this rank's own time.
+    If tokens are sent only to the ranks that need them, the exchange takes as long as that of the
+    busiest rank, and is part of this rank's own time.
     """
     if not shares_experts(deployment):
         return np.zeros(len(STEP_FEATURES), bool)

@@ -1,4 +1,4 @@
-"""Network that predicts alpha and beta, as it is trained and exported."""
+"""Network that predicts request (alpha) and step (beta) coefficients, for training and export."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _STEEPEST = -0.5
 
 
 def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "beta rates"]]:
-    """Return bounds (lower, upper) of d log(beta) / d log(rate) for each beta and GPU rate."""
+    """Return (lower, upper) bounds of d log(beta) / d log(rate) per coefficient and GPU rate."""
     lower = torch.full((len(STEP_FEATURES), len(RATES)), _STEEPEST, dtype=torch.float64)
     upper = torch.zeros_like(lower)
     for row, feature in enumerate(STEP_FEATURES.values()):
@@ -46,7 +46,7 @@ def elasticity_bounds() -> tuple[Float[Tensor, "beta rates"], Float[Tensor, "bet
 
 
 class CoefficientNetwork(nn.Module):
-    """Neural network that maps features of a deployment to non-negative alpha and beta.
+    """Neural network that maps features of a deployment to its non-negative coefficients.
 
     **Inputs** (:func:`pinn.surrogate.featurizer.featurize`). 45 features of model, GPU and engine
     configuration, standardized and clamped to the training range. Logarithms of 3 rates (memory
@@ -54,11 +54,12 @@ class CoefficientNetwork(nn.Module):
     Names of models and GPUs are not inputs.
 
     **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU. Two
-    linear heads follow: one with a unit per beta, one with a unit per beta and rate. The released
-    network has 2 x 128 hidden units and 39,985 parameters.
+    linear heads follow: one with a unit per beta, and one with a unit per pair of beta and rate.
+    The released network has 2 x 128 hidden units and 39,985 parameters.
 
-    **Outputs.** 34 betas, one per step feature, and 7 alphas, one per request feature.
-    For a beta with lower bound b and prior p, and a deployment with inputs x ::
+    **Outputs.** 34 step coefficients (betas), one per step feature, and 7 request coefficients
+    (alphas), one per request feature. For a beta with lower bound b and prior p, and a deployment
+    with inputs x ::
 
         beta = b + (p - b) exp(base + bound tanh(head(x)) + elasticity(x) . rates)
 
@@ -69,12 +70,12 @@ class CoefficientNetwork(nn.Module):
     **Bounds.** A beta never falls below its lower bound, which is 1 for the roofline features, so
     that no step beats the roofline. tanh keeps a beta's correction within a factor
     exp(``beta_bound``). Outside the training range, corrections are those of the nearest
-    configuration inside, and only the step features extrapolate.
+    configuration inside it, and only the step features extrapolate.
 
     **Monotone.** Elasticities are d log(beta) / d log(rate). Each stays between bounds
     (:func:`elasticity_bounds`) such that no time grows with faster memory, arithmetic or links.
     Features grow with each request, token and context token, and betas are not negative, so step
-    times grow, too.
+    times also grow.
 
     **Start.** Heads start at zero, so before training the network predicts the prior.
 
@@ -143,20 +144,20 @@ class CoefficientNetwork(nn.Module):
     def corrections(
         self, free: Float[Tensor, "n descriptors"], rates: Float[Tensor, "n rates"]
     ) -> Float[Tensor, "n beta"]:
-        """Return the log correction of each beta: its exponent in the formula, without ``base``."""
+        """Return the log correction of each beta: the exponent in its formula without ``base``."""
         return architecture.corrections(_TORCH, self.settings, self._arrays(), free, rates)
 
     def _arrays(self) -> dict[str, Tensor]:
         return dict(itertools.chain(self.named_parameters(), self.named_buffers()))
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Set alpha, which all deployments share, in the units of ``REQUEST_FEATURES``."""
+        """Set the request coefficients (alpha), shared by all deployments."""
         with torch.no_grad():
             self.alpha_base.copy_(torch.log(alpha / self.get_buffer("alpha_prior")))
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the number type of the weights: float32 or float64 in training, float64 in use."""
+        """Return the data type of the weights: float64, or in training also float32."""
         return self.beta_base.dtype
 
     @property
@@ -180,8 +181,8 @@ def log_huber(
     """Return the training loss: the mean of Huber(log predicted - log measured) / delta.
 
     Beyond delta, the loss grows with the absolute log error instead of its square. Over- and
-    underestimates by the same factor count equally. Read as a negative log likelihood, the loss
-    assumes normal log errors with a standard deviation of sqrt(delta).
+    underestimates by the same factor count equally. As a negative log likelihood, the loss assumes
+    normal log errors with a standard deviation of sqrt(delta).
     """
     error = torch.log(predicted) - torch.log(measured)
     each = (

@@ -40,15 +40,15 @@ class StepTime:
     """Predicted time of a step that runs one batch.
 
     Attributes:
-        batch: Text of the batch.
+        batch: Description of the batch.
         seconds: Predicted time in seconds.
         floor: Roofline lower bound in seconds.
-        tokens: Number of prompt tokens that the step computes plus tokens that it generates.
+        tokens: Number of prompt tokens that the step processes plus tokens that it generates.
         tokens_per_decode: Expected tokens that the step generates per decode; None without
             speculative decoding.
         marks: Warnings: limits of the engine and of the training data that the batch exceeds.
         ends: Both ends of the 90 % interval in seconds; None if it is unknown.
-        encoder: Time in seconds of the vision encoder, which is included in the predicted time.
+        encoder: Time in seconds of the image or audio encoder, included in the predicted time.
     """
 
     batch: str
@@ -88,7 +88,7 @@ class Prediction:
         deployment: Model, GPU and engine configuration.
         coefficients: Coefficients of the deployment, from the network or from a file.
         memory: Whether the deployment starts on its GPUs, and what their memory contains.
-        find_evidence: Function of batches that returns the evidence for their step times.
+        find_evidence: Function that takes batches and returns the evidence for their step times.
         batches: Batches, as text, whose step times are shown in tables and in JSON.
         encoder: Time that images or audio in prompts add to steps; None without either.
     """
@@ -106,7 +106,7 @@ class Prediction:
 
     @property
     def beta(self) -> dict[str, float]:
-        """Return a step's coefficients by name: times in seconds, or multipliers of features."""
+        """Return the step coefficients by name: times in seconds, or multipliers of features."""
         return dict(zip(STEP_FEATURES, self.coefficients.beta.tolist(), strict=True))
 
     @property
@@ -121,7 +121,7 @@ class Prediction:
 
     @property
     def trust(self) -> str:
-        """Return a text on errors over similar held-out data, or on a file's calibration data."""
+        """Return a sentence on errors for similar held-out data, or on a file's calibration."""
         return self.evidence.sentence
 
     @overload
@@ -129,14 +129,14 @@ class Prediction:
     @overload
     def step_time(self, batch: Batches) -> Float[np.ndarray, " batches"]: ...
     def step_time(self, batch: AnyBatch | Batches) -> float | Float[np.ndarray, " batches"]:
-        """Return the predicted step time of this batch in seconds; an array for several batches.
+        """Return the predicted step time of a batch in seconds, or an array for several batches.
 
         Args:
             batch: Batch such as ``"32 decode @ 700"`` (32 requests after 700 tokens each) or
                 ``"1 prefill 512 @ 0 + 16 decode @ 600"``, or a list of batches.
 
         Raises:
-            PinnError: If a text is not in one of these forms.
+            PinnError: If a batch is not in one of these forms.
         """
         batches = _parsed(batch)
         seconds = batch_seconds(self.coefficients.beta, self.deployment, batches)
@@ -159,10 +159,10 @@ class Prediction:
     def interval(self, batch: str | list[str]) -> Ends | list[Ends]:
         """Return (lower, upper) end of the 90 % interval of a step time, in seconds.
 
-        Several batches yield a list of such pairs.
+        For several batches, a list of such pairs is returned.
 
         Raises:
-            PinnError: If the coefficients come without intervals.
+            PinnError: If the coefficients have no intervals.
         """
         timed = self.at(*([batch] if isinstance(batch, str) else batch))
         found = [step.ends for step in timed.steps if step.ends is not None]
@@ -204,7 +204,7 @@ class Prediction:
     def _ends(self, seconds: float, encoder: float, floor: float, ends: Ends) -> Ends:
         """Return the interval of a step time in seconds; its lower end is at least ``floor``.
 
-        ``ends`` are relative to ``seconds``; ``encoder`` seconds have an interval of their own.
+        ``ends`` are relative to ``seconds``; the ``encoder`` time has a separate interval.
         """
         of_encoder = (1.0, 1.0) if self.encoder is None else self.encoder.ends
         low, high = (seconds * a + encoder * b for a, b in zip(ends, of_encoder, strict=True))
@@ -263,7 +263,7 @@ class Prediction:
         write_json_file(Path(path), self.report(*batches))
 
     def show(self, recipe: bool = False, betas: bool = False, memory: bool = False) -> None:
-        """Print whether the model fits, the step times of the batches, and their expected errors.
+        """Print whether the model fits in memory, the step times, and their expected errors.
 
         Args:
             recipe: Whether to print the resolved engine configuration, with the origin of each
@@ -282,7 +282,7 @@ class Prediction:
         return printed(self.show)
 
     def _repr_html_(self) -> str:
-        """Return the table of step times as HTML, which a notebook shows."""
+        """Return the table of step times as HTML, for display in a notebook."""
         return tables.html(self)
 
 

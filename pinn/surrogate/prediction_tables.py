@@ -77,7 +77,7 @@ def _marks_lines(steps: Sequence[StepTime]) -> list[str]:
 
 
 def _sentence(clause: str) -> str:
-    """Make a clause a sentence, with a capital letter and a period."""
+    """Turn a clause into a sentence, with a capital letter and a period."""
     return f"{clause[0].upper()}{clause[1:]}."
 
 

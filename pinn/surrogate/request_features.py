@@ -1,8 +1,8 @@
-"""Request features: the ordered list of features that defines alpha.
+"""Request features: the ordered list that defines the request coefficients (alpha).
 
-Alpha covers the time of a request outside the engine's steps. The time of each phase is a dot
-product of the phase's alphas with the features of the request. Waiting times (for the API server,
-the step in flight, the queue, the cache) are not included, because the simulation computes them.
+Alpha covers the time of a request outside the engine's steps. The time of each phase is the dot
+product of the phase's alphas and the request's features. Waiting times (for the API server, the
+step in flight, the queue, the cache) are not included, because the simulation computes them.
 
 ``data/features/request_features.csv`` lists the features.
 """
@@ -28,8 +28,8 @@ class RequestFeature:
 
     Attributes:
         name: Name of the feature, ``phase.feature``, in all files and tables.
-        unit: Unit of the feature's alpha.
-        prior: Value of the feature's alpha before it is fitted to any data.
+        unit: Unit of the feature's coefficient (alpha).
+        prior: Prior mean of the feature's coefficient (alpha).
         source: Source of the prior.
     """
 
@@ -40,7 +40,7 @@ class RequestFeature:
 
     @property
     def phase(self) -> str:
-        """Return the phase of a request, such as ``completion``, to whose time the feature adds."""
+        """Return the phase of a request, such as ``completion``, to which the feature adds time."""
         return self.name.partition(".")[0]
 
     def value(self, prompt_tokens: Values) -> Values:

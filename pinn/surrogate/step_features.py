@@ -1,6 +1,6 @@
-"""Step features: the ordered list of features that defines beta.
+"""Step features: the ordered list that defines the step coefficients (beta).
 
-A step takes ``beta . features`` seconds, where launching and the GPU's work overlap
+A step takes ``beta . features`` seconds, except that kernel launches overlap with GPU work
 (:func:`step_time`). A feature is either the seconds of some work at the GPU's memory bandwidth,
 peak FLOP/s or link bandwidth (its beta is then a multiplier), or a count (its beta is then in
 seconds). Features are not negative. No feature decreases with another request, token or context
@@ -10,7 +10,7 @@ The five roofline features have betas of at least 1. Their sum is at least the r
 and so is every step time.
 
 ``data/features/step_features.csv`` describes each feature; the formulas are here. Priors are
-guesses and not fits; a spread is the standard deviation of the logarithm of a guess. If measured
+educated guesses, not fits; a spread is the standard deviation of the guess's logarithm. If measured
 kernels constrain a beta, the spread is the distance between the kernels' betas and the prior (root
 mean square; ``git show a8211689:scripts/beta_priors.py``). The kernels' betas themselves are not
 used as priors, because they contain kernels of models and GPUs that an experiment holds out.
@@ -31,7 +31,7 @@ from pinn.physics.step_values import Values
 
 @dataclass(frozen=True)
 class Overhead:
-    """Cost per unit beyond the measured kernels: host work and small kernels.
+    """Cost per unit in addition to the measured kernels: host work and small kernels.
 
     For step times that are summed from measured kernels, the overhead is everything that the
     feature adds to the kernels, and is fitted to serving data. All medians and spreads were set
@@ -40,8 +40,8 @@ class Overhead:
     lower than errors on models that were never used.
 
     Attributes:
-        prior: Median of the overhead, in the unit of the feature's beta.
-        spread: Standard deviation of the overhead's logarithm.
+        prior: Prior median of the overhead, in the unit of the feature's coefficient (beta).
+        spread: Prior standard deviation of the overhead's logarithm.
     """
 
     prior: float
@@ -54,21 +54,25 @@ class StepFeature:
 
     Attributes:
         name: Name of the feature in checkpoints, tables, ONNX and Go.
-        unit: Unit of the feature's beta: ``1`` for a multiplier of a time, else seconds per count.
-        lower_bound: Minimum of beta; 1 if the feature is part of the roofline lower bound.
-        kernel_prior: Part of beta that measured kernels are expected to explain, before any data.
-        overhead: Cost in beta beyond the measured kernels; None without such a cost.
-        resource: Rate of the GPU that the feature is inversely proportional to: ``bandwidth``,
+        unit: Unit of the feature's coefficient (beta): ``1`` for a multiplier of a time, otherwise
+            seconds per count.
+        lower_bound: Minimum of the coefficient (beta); 1 if the feature is part of the roofline
+            lower bound.
+        kernel_prior: Prior mean of the part of the coefficient (beta) that measured kernels
+            explain.
+        overhead: Cost in the coefficient (beta) in addition to measured kernels; None if there is
+            none.
+        resource: Rate of the GPU to which the feature is inversely proportional: ``bandwidth``,
             ``peak``, ``roofline`` (the larger of both times), ``link`` or ``pcie``; or ``host`` if
-            the time, or a part of it, depends on none.
+            the time, or a part of it, depends on none of these.
         part: Part of a step's breakdown that the feature belongs to; the breakdown splits ``gemm``
             in two.
         explains: Operators whose measured kernel times the feature may explain
             (``pinn.training.teacher``).
         scalar: Name of the calibration factor of the feature (``pinn.calibration.prior``).
         meaning: Description of what the feature measures and what it omits.
-        rests_on: Source of the prior, without its overhead.
-        value: Function that returns the feature for costs and sums, broadcast together. Compiled
+        rests_on: Source of the prior, excluding its overhead.
+        value: Function that computes the feature from costs and sums, broadcast together. Compiled
             code and Go are generated from its formula.
     """
 
@@ -87,7 +91,7 @@ class StepFeature:
 
     @property
     def prior(self) -> float:
-        """Return the beta expected before any data: ``kernel_prior`` plus the overhead's prior."""
+        """Return the prior of the coefficient (beta): ``kernel_prior`` + the overhead's prior."""
         return self.kernel_prior + (self.overhead.prior if self.overhead else 0.0)
 
     @property
@@ -173,11 +177,12 @@ Features = Float[np.ndarray, "... features"]
 
 
 def overlapped(features: Features, beta: Features) -> Features:
-    """Set the features of the shorter of two concurrent parts, launching and GPU work, to 0.
+    """Zero the features of the shorter of two concurrent parts, kernel launches and GPU work.
 
     Args:
         features: Features of steps.
-        beta: Coefficients that decide which of the two is shorter; broadcast with the features.
+        beta: Step coefficients that determine which of the two is shorter; broadcast with the
+            features.
     """
     seconds = features * beta
     launching = (seconds * LAUNCHING).sum(-1) > (seconds * GPU).sum(-1)
@@ -185,7 +190,7 @@ def overlapped(features: Features, beta: Features) -> Features:
 
 
 def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds: host time plus the maximum of launching and the GPU's work.
+    """Return step times in seconds: host time plus the maximum of kernel launches and GPU work.
 
     Args:
         features: Features of steps.
@@ -200,7 +205,7 @@ def step_time(features: Features, beta: Features, gpu_s: float = 0.0) -> Float[n
 def seconds_by_feature(features: Features, beta: Features) -> Features:
     """Return each feature's time in seconds; the times add up to the step time.
 
-    Launching counts only as far as it takes longer than the GPU's work, which it overlaps.
+    Kernel launches overlap with GPU work, so only the time by which they exceed it counts.
     """
     seconds = features * beta
     longer = np.maximum(seconds[..., LAUNCHING] - (seconds * GPU).sum(-1, keepdims=True), 0.0)

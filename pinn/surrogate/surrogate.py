@@ -1,4 +1,4 @@
-"""Surrogate: a checkpoint that predicts coefficients of deployments and seconds of steps."""
+"""Surrogate: a checkpoint that predicts coefficients of deployments and step times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pinn.surrogate.step_features import step_time
 
 @runtime_checkable
 class Network(Protocol):
-    """Network that predicts coefficients, either trained or in training."""
+    """Interface of a network that predicts coefficients, whether trained or in training."""
 
     def coefficients(
         self, free: Float[np.ndarray, "n descriptors"], rates: Float[np.ndarray, "n rates"]
@@ -42,7 +42,7 @@ class Surrogate:
     """Trained network that is ready to predict.
 
     Attributes:
-        checkpoint: Checkpoint with the network and its facts.
+        checkpoint: Checkpoint with the network and its metadata.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -62,9 +62,9 @@ class Surrogate:
         return predict_coefficients(self.checkpoint.network, deployments)
 
     def taught_alphas(self) -> Bool[np.ndarray, " alpha"]:
-        """Return whether each alpha was fitted to data; false for an alpha that is a prior.
+        """Return whether each request coefficient (alpha) was fitted to data; false for priors.
 
-        The network stores log(alpha / prior). If this is exactly 0, alpha was never changed.
+        The network stores log(alpha / prior). If this is exactly 0, alpha was never fitted.
         """
         return self.checkpoint.network.arrays["alpha_base"] != 0
 

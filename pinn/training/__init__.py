@@ -1,1 +1,1 @@
-"""Training of the network: data, and the teacher that sums step times from measured kernels."""
+"""Training of the network: data, and the teacher that sums kernel times to step times."""

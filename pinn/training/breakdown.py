@@ -2,7 +2,7 @@
 
 The network's breakdown multiplies each coefficient (beta) by its feature. The kernels' breakdown
 sums measured kernel times and overheads. The two breakdowns attribute launches of CUDA graphs
-differently: a measured kernel's time includes its launch, while the network charges launches per
+differently: a measured kernel's time includes its launch, whereas the network counts launches per
 layer. The host launches kernels outside of graphs while the GPU works. Launch time that exceeds the
 GPU's work is a separate part.
 """
@@ -69,8 +69,8 @@ class Breakdown:
     Attributes:
         batch: Description of the batch, as given to ``parse_batch``.
         floor: Roofline lower bound of the step time.
-        network: Time by the network's betas, by part of the step.
-        features: Time by the network's betas, by step feature.
+        network: Time according to the network's step coefficients (betas), by part of the step.
+        features: Time according to the network's step coefficients (betas), by step feature.
         composed: Time summed from measured kernels and overheads, by part of the step; None without
             kernel surrogates or under speculative decoding.
         kernels: Kernels of the step, longest first. Their times are as measured, without the
@@ -94,16 +94,16 @@ def breakdown(
 ) -> Breakdown:
     """Break down the time of one engine step by part.
 
-    The kernels' breakdown treats all decodes of a batch as equal, and all prefill chunks as equal
-    (``pinn.physics.batch_sums.alike``). The network's breakdown uses each request's sizes.
-    Steps that verify drafted tokens have no breakdown by kernels.
+    The kernels' breakdown treats all decodes in a batch as identical, and likewise all prefill
+    chunks (``pinn.physics.batch_sums.alike``). The network's breakdown uses each request's sizes.
+    Steps that verify draft tokens have no breakdown by kernels.
 
     Args:
         deployment: Model, GPU and engine configuration.
         batch: Description of the batch, in the notation of ``parse_batch``.
-        beta: Coefficients that the network predicts for the deployment.
+        beta: Step coefficients that the network predicts for the deployment.
         teacher: Kernel surrogates and calibration factors; None to use the network alone.
-        encoder: Time that the prompts' images add to steps; None without images.
+        encoder: Time that images in prompts add to steps; None without images.
 
     Raises:
         PinnError: If the batch cannot be parsed or is empty.
@@ -143,7 +143,7 @@ def breakdown(
 
 
 def _waited(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Count launching only as far as it exceeds the GPU's work, in seconds by part of a step."""
+    """Reduce launch time to its excess over the GPU's work, in seconds by part of a step."""
     work = sum(value for part, value in seconds.items() if part not in ("launching", "host"))
     return {**seconds, "launching": max(seconds["launching"] - work, 0.0)}
 
@@ -153,9 +153,9 @@ def _by_part(
     seconds: Float[np.ndarray, " entries"],
     one_token: Float[np.ndarray, " entries"],
 ) -> dict[str, float]:
-    """Sum seconds by part of a step; matrix multiplications are split in two parts.
+    """Sum times in seconds by part of a step; matrix multiplications are split into two parts.
 
-    The part ``weights`` is their time in a step of one token, ``matmul_arithmetic`` is the rest.
+    The part ``weights`` is their time in a step of one token; ``matmul_arithmetic`` is the rest.
 
     Args:
         part_of: Part of a step, by feature or operator.

@@ -1,4 +1,4 @@
-"""Picture of a step's breakdown that is readable in black and white."""
+"""Figure of a step's breakdown that is readable in black and white."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def draw(deployment: Deployment, steps: Sequence[Breakdown], path: Path) -> None
     Args:
         deployment: Deployment that runs the steps.
         steps: Breakdowns of the steps.
-        path: Picture to write; its suffix, such as ``.png``, names the format.
+        path: Image file to write; its suffix, such as ``.png``, selects the format.
     """
     from matplotlib.figure import Figure
 
@@ -125,7 +125,7 @@ def _draw_kernels(axes: Axes, kernels: Sequence[KernelUse]) -> None:
 
 
 def _brief(kernel: KernelUse) -> str:
-    """Return the sizes by which a kernel differs from the step's other kernels, as text."""
+    """Return the sizes that distinguish a kernel from the step's other kernels, as text."""
     telling = ("m", "n", "k", "tokens", "sequences", "context_tokens", "window", "gpus", "bytes")
     return sizes_text({k: v for k, v in kernel.sizes.items() if k in telling and v})
 

@@ -1,4 +1,4 @@
-"""Step times of many deployments, summed from measured kernels, in shards on disk."""
+"""Step times of many deployments, summed from measured kernels and stored in shards on disk."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -44,15 +44,15 @@ def remembered_steps(
     seed: int,
     root: Path,
 ) -> ComposedSteps:
-    """Return step times summed from kernels, cached below ``root`` by the arguments.
+    """Return step times summed from kernels, cached under ``root`` by arguments.
 
-    Existing files (shards) of step times are kept. An interrupted computation that is resumed
-    writes bit-identical files.
+    Existing files (shards) of step times are kept. A resumed computation writes files that are
+    bit-identical to those of an uninterrupted one.
 
     Args:
         kernels: Fitted surrogates of operators' times.
         deployments: Deployments that run the steps.
-        seed: Seed of the batches; the batches of the i-th deployment use ``seed + i``.
+        seed: Random seed for the batches; the batches of the i-th deployment use ``seed + i``.
         root: Folder of cached step times.
     """
     folder = remembered_folder(compose_shards, kernels, deployments, seed, root=root)
@@ -62,7 +62,7 @@ def remembered_steps(
 def compose_shards(
     folder: Path, kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int
 ) -> None:
-    """Write the files (shards) of step times that a folder lacks; see :func:`remembered_steps`."""
+    """Write the files (shards) of step times that are missing; see :func:`remembered_steps`."""
     starts = range(0, len(deployments), SHARD_DEPLOYMENTS)
     todo = [i for i in starts if not _shard_path(folder, i).is_file()]
     for number, start in enumerate(todo, len(starts) - len(todo) + 1):

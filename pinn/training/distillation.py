@@ -1,4 +1,4 @@
-"""Distillation: training of the network on step times that a teacher sums from measured kernels."""
+"""Distillation: training of the network on step times that a teacher sums from kernel times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pinn.training.teacher import FEATURE_GROUPS, Scalars, features_of_batches, 
 
 @dataclass(frozen=True)
 class DistillationSettings:
-    """Settings of training on step times summed from kernels; the defaults are assumptions.
+    """Settings for training on step times summed from kernels; the defaults are assumptions.
 
     Attributes:
         epochs: Number of passes over the deployments.
@@ -49,8 +49,8 @@ class DistillationRows(NamedTuple):
         features: Step features, ``[m, n, features]``.
         seconds: Times in seconds, summed from kernels and overheads, for each of ``PART_GROUPS``,
             ``[m, n, groups]``.
-        whole: Times in seconds of whole steps, in which launching overlaps the GPU's work, ``[m,
-            n]``.
+        whole: Times in seconds of whole steps, in which kernel launches overlap with GPU work,
+            ``[m, n]``.
     """
 
     free: Float[Tensor, "m descriptors"]
@@ -77,9 +77,10 @@ def distillation_rows(steps: ComposedSteps, scalars: Scalars) -> DistillationRow
 class Distillation(lightning.LightningModule):
     """Training of the network on step times summed from kernels.
 
-    The network maps a deployment's features to betas. Beta x step feature gives the seconds of a
-    step's parts and of the whole step, in which launching overlaps the GPU's work. The loss is the
-    Huber loss of the log ratio of predicted to target seconds, over whole steps and their parts.
+    The network maps a deployment's features to step coefficients (betas). Beta x step feature gives
+    the time of a step's parts and of the whole step, in which kernel launches overlap with GPU
+    work. The loss is the Huber loss of the log ratio of predicted to target time, over whole steps
+    and their parts.
     """
 
     groups: Float[Tensor, "features groups"]
@@ -88,7 +89,7 @@ class Distillation(lightning.LightningModule):
     def __init__(
         self, network: CoefficientNetwork, settings: DistillationSettings, deployments: int
     ) -> None:
-        """Set up the training of all parameters except alpha.
+        """Set up the training of all parameters except the request coefficients (alpha).
 
         Args:
             network: Network that is trained in place.
@@ -111,7 +112,7 @@ class Distillation(lightning.LightningModule):
         """Return the Huber loss of log step times, plus a Huber loss for each group of parts.
 
         In the loss of a group, the predicted step time is the group's predicted time plus the
-        target times of all other groups, without overlap of launching.
+        target times of all other groups, without overlap of kernel launches.
         """
         seconds = self._seconds(batch)
         predicted = torch.einsum("mnf,fg->mng", seconds, self.groups)
@@ -145,7 +146,7 @@ class Distillation(lightning.LightningModule):
         return log_huber(predicted, measured, torch.ones(()), delta) / seconds.numel()
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return the Adam optimizer of all parameters except alpha, with a one-cycle schedule."""
+        """Return the Adam optimizer for all parameters except alpha, with a one-cycle schedule."""
         learned = [p for p in self.network.parameters() if p.requires_grad]
         optimizer = torch.optim.Adam(learned, lr=self.settings.learning_rate)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -160,9 +161,8 @@ class Distillation(lightning.LightningModule):
 class _Shuffled(IterableDataset[DistillationRows]):
     """Minibatches of deployments, in an order that depends only on the seed and the epoch.
 
-    The epoch is derived from the number of optimizer steps, because Lightning, after a resume,
-    fetches the first minibatch before any hook of the epoch runs and before it sets
-    ``current_epoch``.
+    The epoch is derived from the number of optimizer steps because, after a resume, Lightning
+    fetches the first minibatch before it runs the epoch's hooks or sets ``current_epoch``.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class DistillationData(lightning.LightningDataModule):
             train: Steps to train on.
             held_out: Steps of other deployments to validate on; None for no validation.
             batch: Deployments per minibatch.
-            seed: Seed of the order of deployments.
+            seed: Random seed for the order of deployments.
         """
         super().__init__()
         self.train, self.held_out, self.batch, self.seed = train, held_out, batch, seed

@@ -1,9 +1,9 @@
-"""Trainings that hold out models or GPUs, each cached on disk.
+"""Training runs that hold out models or GPUs, each cached on disk.
 
-Each training yields a teacher, which sums step times from kernels, and a network. The training data
-have no kernels, measured deployments or serving runs of a held-out model or of a model of almost
-the same shape (near copy). They have no measured deployments or serving runs on a held-out GPU.
-Kernels of that GPU are excluded only if the fold's ``exclude`` names it.
+Each run yields a teacher, which sums kernel times to step times, and a network. The training data
+excludes kernels, measured deployments and serving runs of a held-out model and of models of almost
+the same shape (near copies). It also excludes measured deployments and serving runs on a held-out
+GPU. Kernels of that GPU are excluded only if the fold's ``exclude`` names it.
 """
 
 import json
@@ -50,7 +50,7 @@ class Fold:
 def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) -> Fold:
     """Return a fold with the given training rows and all serving runs that it does not hold out.
 
-    Serving runs of a held-out model are excluded, and runs on a GPU that occurs in no row.
+    Serving runs of a held-out model are excluded, as are runs on a GPU that occurs in no row.
 
     Args:
         rows: Measured deployments to train on.
@@ -74,7 +74,7 @@ def without_model(rows: ServingRows, model: ModelSpec) -> ServingRows:
 
 
 def learn_fold(learner: KernelLearner, fold: Fold, root: Path) -> Learned:
-    """Train a fold's teacher (sums of kernel times) and network, or read them from the cache.
+    """Train a fold's teacher (summed kernel times) and network, or read them from the cache.
 
     Args:
         learner: Learner with its settings.

@@ -20,15 +20,15 @@ class KernelSettings:
     """Sources of kernel measurements, and the deployments whose step times are computed from them.
 
     Attributes:
-        released: Folder of fitted surrogates that are released with the project, one sub-folder
-            per exclusion; None to fit surrogates anew.
+        released: Folder of fitted surrogates released with the project, with a subfolder per
+            exclusion; None to fit new surrogates.
         cache: Folder of cached surrogates and step times.
         gpus: Names of the GPUs of the deployments.
         synthetic: Number of synthetic deployments.
-        catalog: Number of random draws of deployments of models in the catalog.
+        catalog: Number of random deployments of models in the catalog to sample.
         validation: Number of additional synthetic deployments for the validation error; they are
             never trained on.
-        seed: Seed of surrogates, deployments and batches.
+        seed: Random seed for surrogates, deployments and batches.
         tables: Folder of newer kernel tables (``make kernel-tables``) to fit surrogates to; empty
             for the tables of the installed package.
     """
@@ -46,8 +46,8 @@ class KernelSettings:
 def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSurrogates:
     """Return kernel surrogates fitted without the excluded kernels: released, cached or new ones.
 
-    The metadata of released surrogates names the code version that fitted them. Other code
-    versions use the released surrogates, too.
+    The metadata of released surrogates names the code version that fitted them. Other code versions
+    also use the released surrogates.
     """
     if settings.released is not None:
         folder = Path(settings.released) / exclude.slug()
@@ -71,7 +71,7 @@ def fitted_surrogates(settings: KernelSettings, exclude: Exclusion) -> KernelSur
 def composed_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps:
-    """Compute the step times to train on, from :func:`training_deployments`."""
+    """Compute the step times to train on, for :func:`training_deployments`."""
     deployments = training_deployments(settings, exclude)
     return remembered_steps(surrogates, deployments, settings.seed, Path(settings.cache))
 
@@ -79,9 +79,9 @@ def composed_steps(
 def validation_steps(
     settings: KernelSettings, surrogates: KernelSurrogates, exclude: Exclusion
 ) -> ComposedSteps | None:
-    """Compute step times of additional synthetic deployments to validate on; None without any.
+    """Compute step times of additional synthetic deployments for validation; None without any.
 
-    Validation deployments are drawn with a seed of their own, so that the training data do not
+    Validation deployments are sampled with a separate seed, so that the training data does not
     depend on their number.
     """
     if settings.validation == 0:
@@ -92,9 +92,9 @@ def validation_steps(
 
 
 def training_deployments(settings: KernelSettings, exclude: Exclusion) -> list[Deployment]:
-    """Draw training deployments, without held-out GPUs, held-out models and models like them.
+    """Sample training deployments, without held-out GPUs, held-out models and similar models.
 
-    A model is like another if it has almost the same shape.
+    Models are similar if they have almost the same shape.
     """
     gpus, allowed = _gpus(settings, exclude), _allowed(exclude)
     synthetic = synthetic_deployments(settings.synthetic, gpus, settings.seed + 1, allowed)

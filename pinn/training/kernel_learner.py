@@ -1,4 +1,4 @@
-"""Training of the network on kernels, and fit of calibration factors and alpha to servers."""
+"""Training of the network on kernels, and fit of calibration factors to measured servers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,9 +34,10 @@ from pinn.training.trainer import TrainerFactory, last_state
 def run_parts(
     kernels: KernelSurrogates, runs: Sequence[MeasuredRun]
 ) -> Float[np.ndarray, "runs operators features"]:
-    """Return betas (step time coefficients) that explain operators' times, for each run.
+    """Return step coefficients (betas) that explain the operators' times, for each run.
 
-    Betas of equal deployments are fitted only once. The shape is ``[runs, operators, features]``.
+    Betas are fitted only once per distinct deployment. The shape is ``[runs, operators,
+    features]``.
     """
     deployments = list(dict.fromkeys(run.deployment for run in runs))
     if not deployments:
@@ -71,9 +72,10 @@ class Learned:
 
     Attributes:
         teacher: Kernel surrogates with the calibration factors that all models share.
-        fit: Calibration factors, per-model effects and alpha, fitted to measured servers.
-        network: Network distilled from the teacher, without per-model effects; its alpha is that
-            of ``fit``.
+        fit: Calibration factors, per-model effects and request coefficients (alpha), fitted to
+            measured servers.
+        network: Network distilled from the teacher, without per-model effects, and with alpha from
+            ``fit``.
     """
 
     teacher: Teacher
@@ -88,10 +90,12 @@ class KernelLearner:
     Attributes:
         kernels: Sources of kernel measurements.
         network: Size and bounds of the network.
-        distillation: Settings of training the network on step times summed from kernels.
-        run_fit: Settings of fitting calibration factors and alpha to measured servers.
-        trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
-        seed: Seed of the initial weights and of the order of deployments.
+        distillation: Settings for training the network on step times summed from kernels.
+        run_fit: Settings for fitting calibration factors and request coefficients (alpha) to
+            measured servers.
+        trainer: Function that takes ``max_epochs`` and ``folder`` and returns the Lightning
+            trainer.
+        seed: Random seed for the initial weights and the order of deployments.
     """
 
     kernels: kernel_data.KernelSettings
@@ -109,9 +113,9 @@ class KernelLearner:
         Args:
             rows: Measured deployments to train on.
             runs: Serving runs to train on; may be empty.
-            exclude: Held-out models and GPUs. Their kernels, models of almost their shape, and
-                synthetic deployments of these are excluded.
-            folder: Folder of logs and of the state to resume from.
+            exclude: Held-out models and GPUs. Their kernels, models of almost the same shape, and
+                synthetic deployments of both are excluded.
+            folder: Folder for logs and the state from which to resume.
         """
         surrogates = kernel_data.fitted_surrogates(self.kernels, exclude)
         fit = learn_from_runs(surrogates, runs, rows, self.run_fit)
@@ -128,12 +132,12 @@ class KernelLearner:
     def distil(
         self, train: DistillationRows, held_out: DistillationRows | None, folder: Path
     ) -> CoefficientNetwork:
-        """Train a network on step times summed from kernels; its alpha stays at the prior.
+        """Train a network on step times summed from kernels; its alpha remains at the prior.
 
         Args:
             train: Steps to train on.
             held_out: Steps to validate on; None for no validation.
-            folder: Folder of logs and of the state to resume from.
+            folder: Folder for logs and the state from which to resume.
         """
         doing("training the network")
         torch.manual_seed(self.seed)

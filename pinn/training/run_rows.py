@@ -44,8 +44,8 @@ class RunRows:
         request_features: Mean request features of the metric, ``[n, request_features]``.
         simulated: Simulated metric, seconds.
         measured_s: Measured metric, seconds.
-        gain: Change of the metric per change of the time of its own steps. The gain may exceed 1,
-            since slower steps also cause larger batches and longer queues.
+        gain: Relative change of the metric per relative change of its steps' time. The gain may
+            exceed 1, since slower steps also cause larger batches and longer queues.
         weight: Weight of each row in the fit.
     """
 
@@ -73,7 +73,7 @@ def run_rows(
     """Simulate measured runs and return each measured latency metric with its mean features.
 
     A metric with a high gain (see :class:`RunRows`) has a lower weight, because its error is an
-    amplified error of step times. Each row is also weighted by 1 / sqrt(number of stages of all
+    amplified error of step times. Each row is also weighted by 1 / sqrt(number of stages in all
     runs of the row's model), so that no model dominates.
 
     Args:

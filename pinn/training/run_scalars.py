@@ -1,10 +1,10 @@
 """Calibration factors and alpha, fitted to measured deployments and serving runs.
 
-Calibration factors turn kernel times into step times (``pinn.training.teacher``). Alpha are the
-coefficients of a request's time outside the steps. Both are shared by all models and fitted to
-measured deployments and serving runs together. A measured model also has per-model effects: one
-factor for each operator, and one for all overheads together. An engine path that only one model
-uses then does not distort the shared factors. Unseen models use the shared factors alone.
+Calibration factors turn kernel times into step times (``pinn.training.teacher``). Alpha denotes the
+coefficients of a request's time outside the steps. Both are shared by all models and fitted jointly
+to measured deployments and serving runs. A measured model also has per-model effects: one factor
+for each operator, and one for all overheads together. An engine code path used by only one model
+therefore does not distort the shared factors. Unseen models use the shared factors alone.
 
 All parameters are logarithms of ratios to their priors, estimated by
 ``pinn.measurements.estimate``.
@@ -62,16 +62,16 @@ Logs = Float[np.ndarray, " logs"]
 
 @dataclass(frozen=True)
 class RunFitSettings:
-    """Settings of fitting calibration factors and alpha to measured servers.
+    """Settings for fitting calibration factors and request coefficients (alpha) to servers.
 
     Attributes:
         rounds: Maximum number of rounds of simulating the runs and refitting.
-        tolerance: Root mean square log change of the simulated metrics at which the rounds end.
+        tolerance: Root mean square log change of the simulated metrics below which the rounds end.
         noise: Standard deviation of the log error of a run's latency metric.
         outlier: Log error of a run's latency metric beyond which the loss grows linearly.
-        operator_spread: Prior standard deviation of the log of a model's factor on one operator.
-        overhead_spread: Prior standard deviation of the log of a model's factor on all overheads,
-            and of its factor on sampling.
+        operator_spread: Prior standard deviation of the log of a model's factor for one operator.
+        overhead_spread: Prior standard deviation of the log of a model's factor for all overheads,
+            and of its factor for sampling.
         alpha_spread: Standard deviation of the log ratio of each alpha to its prior.
         tpot_delta: Log error of a deployment's TPOT beyond which the loss grows linearly.
         ttft_delta: Log error of a deployment's TTFT beyond which the loss grows linearly.
@@ -98,7 +98,7 @@ class RunFit:
 
     Attributes:
         scalars: Calibration factors that all deployments share.
-        model_effects: Logs of the factors on each operator, then on all overheads, by model.
+        model_effects: Logs of the factors for each operator, then for all overheads, by model.
         alpha: Coefficients of request features, in seconds per unit of each feature.
     """
 
@@ -156,10 +156,11 @@ class Evidence:
 
     Attributes:
         runs: Measured serving runs; may be empty.
-        run_parts: Betas that explain each operator's time for each run's deployment,
-            ``[runs, operators, features]``.
+        run_parts: Step coefficients (betas) that explain each operator's time for each run's
+            deployment, ``[runs, operators, features]``.
         serving: Measured deployments.
-        serving_parts: Betas that explain each operator's time for each of ``serving.deployments``.
+        serving_parts: Step coefficients (betas) that explain each operator's time for each of
+            ``serving.deployments``.
         rows: Measured latency metrics of the runs, linearized around a simulation.
     """
 
@@ -186,7 +187,7 @@ class Evidence:
 
 
 def fit_to_runs(evidence: Evidence, current: RunFit, settings: RunFitSettings) -> RunFit:
-    """Return the most probable factors and alpha, given runs that are linearized at ``current``.
+    """Return the most probable factors and alpha, given runs linearized at ``current``.
 
     Args:
         evidence: Measurements to fit to.
@@ -253,7 +254,7 @@ class _Figures:
         return self.terms * np.exp(logs[:_DIRECT] + own[self.model] @ _EFFECTS.T)
 
     def errors(self, logs: Logs) -> tuple[np.ndarray, Float[np.ndarray, "n factors"]]:
-        """Return each latency's log error, and its derivatives by the logs of shared factors."""
+        """Return each latency's log error, and its derivatives with respect to the log factors."""
         seconds = self.seconds(logs)
         if (simulated := self.simulated_s) is not None:
             share = seconds / simulated[:, None]
@@ -278,7 +279,7 @@ class _Figures:
 
 
 def _figures(evidence: Evidence, start: Logs, settings: RunFitSettings) -> list[_Figures]:
-    """Return the latencies to fit: of serving runs, then TPOT, then TTFT of deployments."""
+    """Return the latencies to fit: those of serving runs, then TPOT and TTFT of deployments."""
     rows, serving = evidence.rows, evidence.serving
     of_run = np.searchsorted(evidence.names, evidence.models)
     of_deployment = np.searchsorted(evidence.names, evidence.served)
@@ -307,7 +308,7 @@ def _terms(
     steps: Float[np.ndarray, "n step_features"],
     requests: Float[np.ndarray, "n request_features"],
 ) -> Float[np.ndarray, "n factors"]:
-    """Return the time that each operator, overhead and alpha adds at its prior, in seconds."""
+    """Return the time that each operator, overhead and alpha contributes at its prior, in s."""
     operators = np.einsum("nof,nf->no", parts, steps)
     overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
     return np.hstack([operators, overheads, requests * PRIOR_ALPHA])
@@ -342,8 +343,8 @@ def run_latencies(
     Args:
         fit: Calibration factors, per-model effects and alpha.
         runs: Measured serving runs.
-        parts: Betas that explain each operator's time for each run's deployment. Factors and
-            effects turn them into the betas of the deployment's steps.
+        parts: Step coefficients (betas) that explain each operator's time for each run's
+            deployment. Factors and effects turn them into the betas of the deployment's steps.
     """
     return [
         LinearLatency(d := run.deployment, fit.of_model(d.model.name).betas(of_run), fit.alpha)
@@ -383,7 +384,7 @@ class RunSimulation:
     def misfit(self, rows: RunRows, logs: Logs) -> float:  # noqa: ARG002  the prior has no say
         """Return the median relative error of simulated latencies, but at least ``_TOO_FAR``.
 
-        Differences between smaller errors therefore do not cause a change to be halved.
+        Differences between smaller errors therefore do not cause an update to be halved.
         """
         error = float(np.median(np.abs(rows.simulated / rows.measured_s - 1)))
         note(f"median error of a figure {100 * error:.2f} %")
@@ -394,9 +395,9 @@ def fit_in_rounds(evidence: Evidence, settings: RunFitSettings) -> RunFit:
     """Fit calibration factors, per-model effects and alpha to measured deployments and runs.
 
     Each round simulates the runs with the current fit, then fits to the resulting batches. Far from
-    the solution, a change that increases the error is halved. The rounds end when the simulated
-    metrics hardly change. Without runs, one fit suffices: the batches of closed loops hardly depend
-    on the coefficients.
+    the solution, an update that increases the error is halved. The rounds end when the simulated
+    metrics hardly change. Without runs, one fit suffices, because the batches in closed loops
+    hardly depend on the coefficients.
     """
     if not evidence.runs:
         return fit_to_runs(evidence, RunFit(), settings)

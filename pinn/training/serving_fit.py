@@ -24,14 +24,14 @@ from pinn.training.trainer import TrainerFactory, last_state
 
 @dataclass(frozen=True)
 class ServingFitSettings:
-    """Settings of training the network on measured deployments.
+    """Settings for training the network on measured deployments.
 
     Attributes:
         steps: Number of optimizer steps, each on all rows.
         learning_rate: Initial learning rate of Adam, annealed to 0 along a cosine.
-        base_spread: Standard deviation of the Gaussian prior of the shared coefficients' logs.
-        correction_spread: Standard deviation of the prior of configuration corrections, in log
-            units; small, because a handful of models cannot identify them.
+        base_spread: Prior (Gaussian) standard deviation of the logs of shared coefficients.
+        correction_spread: Prior standard deviation of configuration corrections, in log units;
+            small, because a handful of models cannot determine them.
         ttft_weight: Weight of the TTFT loss relative to that of TPOT.
         tpot_delta: Log error beyond which the TPOT loss grows linearly.
         ttft_delta: Log error beyond which the TTFT loss grows linearly.
@@ -56,11 +56,12 @@ Seconds = TypeVar("Seconds", Tensor, np.ndarray)
 def is_least_ttft(steps: Seconds, beside: Seconds) -> Seconds:
     """Return whether TTFT, ``steps`` + ``beside``, is below ``LEAST_STEPS_SHARE`` x ``steps``.
 
-    Work of the API server that overlaps with the steps hides at most a part of their time.
+    API server work that overlaps with the steps can hide only part of their time.
 
     Args:
-        steps: Time in seconds of the steps from hand-over to the engine to the first token.
-        beside: Time in seconds of work outside the steps; negative where the steps hide work.
+        steps: Time in seconds of the steps from the request's handover to the engine until its
+            first token.
+        beside: Time in seconds of work outside the steps; negative if the steps hide work.
     """
     return steps + beside < LEAST_STEPS_SHARE * steps
 
@@ -70,7 +71,7 @@ TensorBatch = dict[str, Shaped[Tensor, "..."]]
 
 
 class Repeat(IterableDataset[TensorBatch]):
-    """Data set that yields one batch of all rows, repeated for each optimizer step."""
+    """Dataset that yields one batch of all rows, repeated for each optimizer step."""
 
     def __init__(self, batch: TensorBatch, times: int) -> None:
         self.batch, self.times = batch, times
@@ -148,7 +149,7 @@ class ServingFit(lightning.LightningModule):
         return penalty
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return the Adam optimizer of all parameters; its rate is annealed along a cosine."""
+        """Return the Adam optimizer for all parameters, with a cosine-annealed learning rate."""
         s = self.settings
         optimizer = torch.optim.Adam(self.network.parameters(), lr=s.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, s.steps)
@@ -173,8 +174,9 @@ class ServingLearner:
         network: Size and bounds of the network; ``corrected=False`` gives all deployments the same
             coefficients.
         fit: Settings of the fit.
-        trainer: Function of ``max_epochs`` and ``folder`` that returns the Lightning trainer.
-        seed: Seed of the initial weights.
+        trainer: Function that takes ``max_epochs`` and ``folder`` and returns the Lightning
+            trainer.
+        seed: Random seed for the initial weights.
     """
 
     network: NetworkSettings
@@ -183,7 +185,7 @@ class ServingLearner:
     seed: int = 0
 
     def learn(self, rows: ServingRows, folder: Path) -> CoefficientNetwork:
-        """Train a network; ``folder`` receives logs and the state to resume from."""
+        """Train a network; ``folder`` receives logs and the state from which to resume."""
         torch.manual_seed(self.seed)
         network = CoefficientNetwork(self.network, fit_scale(*featurize(rows.deployments))).double()
         epochs = -(-self.fit.steps // STEPS_PER_EPOCH)

@@ -1,4 +1,4 @@
-"""Measured deployments as rows of features, on which the network is trained."""
+"""Measured deployments as rows of features for training the network."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ class ServingRows:
         deployments: Distinct deployments.
         deployment: Index of each row's deployment.
         tpot_features: Mean step features of a decode interval, ``[n, step_features]``.
-        ttft_features: Step features summed over the steps from hand-over to the engine to the first
-            token, ``[n, step_features]``.
+        ttft_features: Step features summed over the steps from the request's handover to the engine
+            until its first token, ``[n, step_features]``.
         request_features: Request features of the mean request, which are multiplied by alpha to
             give seconds of TTFT, ``[n, request_features]``.
         ttft_offset_s: Remaining seconds of TTFT. The API server works while the engine does, so a
             request waits for less than the sum of the two.
         tpot_floor_s: Mean roofline lower bound of a decode interval, seconds.
-        ttft_floor_s: Sum of the roofline lower bounds of the steps from hand-over to the engine to
-            the first token, seconds.
+        ttft_floor_s: Sum of the roofline lower bounds of the steps from the request's handover to
+            the engine until its first token, seconds.
         weight: Weight of each row in a loss; mean 1.
     """
 
@@ -119,7 +119,7 @@ def model_weights(models: Sequence[str]) -> Float[np.ndarray, " n"]:
 
 
 def serving_rows(observations: pd.DataFrame) -> ServingRows:
-    """Return measured deployments as rows of features, from cached simulations with priors.
+    """Return measured deployments as rows of features, simulated with prior coefficients.
 
     Args:
         observations: Table as ``observations.read_observations`` returns it.
@@ -153,7 +153,7 @@ def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's features, TTFT offset and lower bounds, from simulations with priors."""
+    """Return each row's features, TTFT offset and lower bounds, with prior coefficients."""
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
@@ -183,12 +183,13 @@ def _sums(job: Job, run: Run) -> list[float]:
 
 
 def resimulated(rows: ServingRows, beta: Float[np.ndarray, "m step_features"]) -> ServingRows:
-    """Return the rows with features from new simulations with the given betas.
+    """Return the rows with features from new simulations with given step coefficients (betas).
 
-    Betas decide which batches form, and whether a step waits for launching or for the GPU.
+    Step coefficients (betas) determine which batches form, and whether a step waits for kernel
+    launches or for the GPU.
 
     Args:
-        rows: Rows whose benchmarks are simulated again.
+        rows: Rows whose benchmarks are resimulated.
         beta: Betas of each of ``rows.deployments``.
     """
     jobs = [

@@ -1,4 +1,4 @@
-"""Breakdowns of a deployment's step times by part, as JSON, tables and pictures."""
+"""Breakdowns of a deployment's step times by part, as JSON, tables and figures."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class StepBreakdowns:
     Attributes:
         deployment: Model, GPU and engine configuration.
         steps: Breakdown of each batch's step.
-        sources: Sources of the printed times: network, kernels, overheads and vision encoder ->
-            text.
+        sources: Descriptions of the sources of the printed times, by network, kernels, overheads
+            and vision encoder.
     """
 
     deployment: Deployment
@@ -60,8 +60,8 @@ class StepBreakdowns:
         ``network_us``), ``kernels`` (``operator``, ``format``, ``sizes``, ``runs``, ``us_each``,
         ``composed_us``, ``nearest``: the closest measured kernel, ``stretch``: the maximum ratio
         between a size and that of the nearest kernel, 1 if the kernel itself was measured) and
-        ``marks`` (limits exceeded). ``composed_us`` is the time by kernels and overheads, null
-        without kernel surrogates.
+        ``marks`` (limits exceeded). ``composed_us`` is the time according to kernels and overheads,
+        null without kernel surrogates.
         """
         serving = self.deployment.serving
         notice = unread_notice(serving.engine, serving.engine_version)
@@ -80,8 +80,8 @@ class StepBreakdowns:
         """Print the time of each step by part, and the share of kernel time that was measured.
 
         Args:
-            explain: Whether to also print times by kernels, the content of each part and the
-                kernels.
+            explain: Whether to also print times according to kernels, the content of each part, and
+                the kernels.
         """
         serving = asdict(self.deployment.serving)
         flags = ", ".join(f"{k} {v}" for k, v in serving.items() if _worth_showing(k, v))
@@ -124,7 +124,7 @@ class StepBreakdowns:
         return [_steps_table(self.steps[first : first + _ABREAST]) for first in firsts]
 
     def draw(self, path: Path) -> None:
-        """Draw step times by part, and the kernels, to a picture; its suffix names the format."""
+        """Plot step times by part, and the kernels, in a file whose suffix selects the format."""
         from pinn.training.breakdown_picture import draw
 
         draw(self.deployment, self.steps, path)
@@ -134,7 +134,7 @@ class StepBreakdowns:
         return printed(self.show).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the tables of step times as HTML, which a notebook shows."""
+        """Return the tables of step times as HTML, for display in a notebook."""
         title = html.escape(f"{self.deployment.model.title} on {self.deployment.gpu.name}")
         return f"<div><p>{title}</p>{''.join(table.html() for table in self._tables())}</div>"
 
@@ -184,7 +184,7 @@ def _kernel_json(use: KernelUse) -> JsonObject:
 
 
 def stretch_of(use: KernelUse) -> float | None:
-    """Return the maximum ratio between sizes of a kernel and of its nearest measured kernel.
+    """Return the maximum ratio between the sizes of a kernel and its nearest measured kernel.
 
     The ratio is None if no measured kernel is known.
     """
@@ -200,7 +200,7 @@ def sizes_text(sizes: Mapping[str, float]) -> str:
 
 
 def nearest_text(use: KernelUse) -> str:
-    """Return a text on the nearest measured kernel: its GPU, and the sizes that differ."""
+    """Describe the nearest measured kernel: its GPU, and the sizes that differ."""
     near = use.nearest
     if near is None:
         return "not measured anywhere"
@@ -267,7 +267,7 @@ def _kernels_table(kernels: Sequence[KernelUse]) -> Grid:
 
 
 def _rests_on(kernels: Sequence[KernelUse], gpu: str) -> str:
-    """Return a sentence on the share of the kernels' time that was measured."""
+    """Return a sentence about the share of the kernels' time that was measured."""
     total = sum(use.total_seconds for use in kernels)
     near = sum(use.total_seconds for use in kernels if _is_near(use, gpu))
     far = max(kernels, key=lambda use: stretch_of(use) or 0.0)

@@ -1,4 +1,4 @@
-"""Deployments on whose step times the network is trained: synthetic, and of catalog models."""
+"""Deployments whose step times train the network: synthetic ones, and of catalog models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -38,14 +38,15 @@ def synthetic_deployments(
     seed: int,
     allowed: Callable[[ModelSpec], bool] = lambda _: True,
 ) -> list[Deployment]:
-    """Draw synthetic deployments; equal arguments give equal deployments.
+    """Sample synthetic deployments; the same arguments give the same deployments.
 
     Args:
         count: Number of deployments.
-        gpus: GPUs of about three in four deployments; all others run on variants of these GPUs.
-        seed: Seed of the draw.
-        allowed: Function that returns whether a model may occur; false for models of almost the
-            shape of a held-out model.
+        gpus: GPUs that about three in four deployments use; all others run on variants of these
+            GPUs.
+        seed: Random seed.
+        allowed: Function that returns whether a model may be used; false for models of almost the
+            same shape as a held-out model.
 
     Raises:
         PinnError: If ``gpus`` is empty.
@@ -64,7 +65,7 @@ def synthetic_deployments(
 
 
 def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
-    """Return a variant of a GPU with other memory bandwidth, peak FLOP/s and link bandwidth."""
+    """Return a variant of a GPU with different memory bandwidth, peak FLOP/s and link bandwidth."""
     memory, compute, link = np.exp(draw.uniform(-OTHER_RATES, OTHER_RATES, 3)).tolist()
     return replace(
         gpu,
@@ -97,9 +98,9 @@ def _split(draw: np.random.Generator, model: ModelSpec, gpu: GpuSpec) -> Deploym
 
 
 def started(model: ModelSpec, gpu: GpuSpec, serving: ServingSpec) -> Deployment | None:
-    """Return the deployment of a model; with expert parallelism if experts cannot be split.
+    """Return the deployment of a model, with expert parallelism if experts cannot be split.
 
-    None is returned if neither layout starts or the weights do not fit. Compatibility is checked
+    The result is None if neither layout starts or the weights do not fit. Compatibility is checked
     against the newest engine release, because the defaults of ``TAUGHT_RELEASES`` are also used for
     models that those releases do not support.
     """
@@ -123,10 +124,10 @@ _flags, _other = cache(ServingSpec), cache(replace)
 
 
 def by_all_kernels(deployment: Deployment) -> Iterator[Deployment]:
-    """Yield the deployment, and copies that use other kernels for experts.
+    """Yield the deployment, and variants that use other kernels for experts.
 
-    Only kernels that change step features are used. Marlin kernels of mxfp4 are skipped: their
-    features equal those of int4, which is drawn anyway.
+    Only kernels that change step features are used. Marlin kernels of mxfp4 are skipped, because
+    their features are the same as those of int4, which is sampled anyway.
     """
     yield deployment
     for kernels in (CUTLASS, TRITON):
@@ -159,8 +160,8 @@ _SCHEMES = ("native", "fp8", "nvfp4", "int4", "mxfp4_mxfp8")
 def catalog_models() -> tuple[ModelSpec, ...]:
     """Return all published catalog models with measured kernels, sorted by name.
 
-    Models with recurrent, sparse or compressed attention layers are excluded: synthetic models have
-    such layers (``pinn.training.synthetic_mixers``).
+    Models with recurrent layers, or sparse or compressed attention are excluded, because synthetic
+    models cover such layers (``pinn.training.synthetic_mixers``).
     """
     models = (load_model(name) for name in sorted(list_models()))
     return tuple(model for model in models if model.is_plain)
@@ -172,15 +173,15 @@ def catalog_deployments(
     seed: int,
     allowed: Callable[[ModelSpec], bool] = lambda _: True,
 ) -> list[Deployment]:
-    """Draw deployments of catalog models; equal arguments give equal deployments.
+    """Sample deployments of catalog models; the same arguments give the same deployments.
 
     Args:
-        count: Number of draws. Deployments that do not fit in memory or cannot be split are
+        count: Number of samples. Deployments that do not fit in memory or cannot be split are
             dropped.
         gpus: GPUs that deployments may run on.
-        seed: Seed of the draw.
-        allowed: Function that returns whether a model may occur; false for models of almost the
-            shape of a held-out model.
+        seed: Random seed.
+        allowed: Function that returns whether a model may be used; false for models of almost the
+            same shape as a held-out model.
     """
     models = [m for m in catalog_models() if allowed(m)]
     draw = np.random.default_rng(seed)

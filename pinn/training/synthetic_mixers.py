@@ -1,7 +1,7 @@
 """Layers of synthetic models with recurrent, sparse or compressed attention.
 
-Shapes are drawn around those of published models: hybrids of attention and recurrent layers
-(Qwen3-Next, Kimi-Linear, Nemotron-H), attention to keys that an indexer picks (DeepSeek-V3.2,
+Shapes are sampled around those of published models: hybrids of attention and recurrent layers
+(Qwen3-Next, Kimi-Linear, Nemotron-H), attention to keys that an indexer selects (DeepSeek-V3.2,
 GLM-5), and attention to compressed keys (DeepSeek-V4).
 """
 
@@ -78,13 +78,13 @@ def hybrid(
     ffns: Ffns,
     attention: AttentionSpec | LatentAttentionSpec,
 ) -> Groups:
-    """Draw the layers of a hybrid model: recurrent layers and attention layers.
+    """Sample the layers of a hybrid model: recurrent layers and attention layers.
 
     One in three Mamba models has layers that are only a mixer (attention or recurrent state) or
     only a feed-forward part.
 
     Args:
-        draw: Source of randomness.
+        draw: Random number generator.
         hidden: Hidden size of the model.
         ffns: Feed-forward parts, each with its number of layers.
         attention: Attention of the layers that are not recurrent.
@@ -101,9 +101,9 @@ def hybrid(
 
 
 def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw layers with latent attention to keys that an indexer picks.
+    """Sample layers with latent attention to keys that an indexer selects.
 
-    In three of ten models, some layers reuse the keys that an earlier layer's indexer picked.
+    In three of ten models, some layers reuse the keys that an earlier layer's indexer selected.
     """
     heads, rank = int(draw.choice([64, 64, 128])), int(draw.choice([1536, 2048]))
     nope, value = int(draw.choice([128, 192])), int(draw.choice([128, 256]))
@@ -120,9 +120,10 @@ def indexed(draw: np.random.Generator, ffns: Ffns) -> Groups:
 
 
 def compressed(draw: np.random.Generator, ffns: Ffns) -> Groups:
-    """Draw layers with attention to compressed keys.
+    """Sample layers with attention to compressed keys.
 
-    The layers have three compression ratios. An indexer picks keys in those with the second.
+    The layers have three compression ratios. In layers with the second ratio, an indexer selects
+    the keys.
     """
     heads, rank = int(draw.choice([64, 128])), int(draw.choice([1024, 1536]))
     groups, picked = int(draw.choice([8, 16])), int(draw.choice([512, 1024]))

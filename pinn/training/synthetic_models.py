@@ -1,4 +1,4 @@
-"""Synthetic models: sizes, layers and number formats drawn at random."""
+"""Synthetic models with random sizes, layers and number formats."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,7 +54,7 @@ DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
 
 
 def synthetic_model(draw: np.random.Generator, name: str) -> ModelSpec:
-    """Draw a synthetic model's sizes, layers and number formats."""
+    """Sample a synthetic model's sizes, layers and number formats."""
     hidden = _multiple(draw, 1024, 16384, 256)
     layers = int(np.clip(round(2.9 * hidden**0.33 * np.exp(draw.normal(0, 0.35))), 8, 128))
     attention = _attention(draw, hidden)
@@ -85,7 +85,7 @@ def _layers(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> tuple[list[LayerGroup], int]:
-    """Draw a model's layers, and its residual streams (0 for a plain residual connection)."""
+    """Sample a model's layers and number of residual streams (0: plain residual connection)."""
     kinds = [None, *(kind for _, kind in SHARES)]
     shares = [share for share, _ in SHARES]
     kind = kinds[int(draw.choice(len(kinds), p=[1 - sum(shares), *shares]))]
@@ -114,7 +114,7 @@ def _attention(draw: np.random.Generator, hidden: int) -> AttentionSpec | Latent
 def _ffns(
     draw: np.random.Generator, hidden: int, layers: int
 ) -> list[tuple[int, DenseFfnSpec | MoeFfnSpec]]:
-    """Draw feed-forward parts with their numbers of layers: dense, MoE, or dense before MoE."""
+    """Sample feed-forward parts with their numbers of layers: dense, MoE, or dense before MoE."""
     gated = draw.random() < 0.95
     dense = DenseFfnSpec(
         _multiple(draw, DENSE_WIDTHS[0] * hidden, DENSE_WIDTHS[1] * hidden, 256), gated
@@ -149,7 +149,7 @@ def _groups(
     attention: AttentionSpec | LatentAttentionSpec,
     ffns: list[tuple[int, DenseFfnSpec | MoeFfnSpec]],
 ) -> Iterator[LayerGroup]:
-    """Yield groups of equal layers; a fifth of the models has sliding windows.
+    """Yield groups of identical layers; a fifth of the models has sliding windows.
 
     Models with latent attention have none.
     """
@@ -168,6 +168,6 @@ def _groups(
 
 
 def _multiple(draw: np.random.Generator, low: float, high: float, unit: int) -> int:
-    """Draw a size log-uniformly from low to high, rounded to a multiple of ``unit``."""
+    """Sample a size log-uniformly from low to high, rounded to a multiple of ``unit``."""
     value = np.exp(draw.uniform(np.log(low), np.log(high)))
     return max(round(float(value) / unit), 1) * unit

@@ -1,4 +1,4 @@
-"""Teacher of the network: step times summed from kernels, and the betas that explain them."""
+"""Teacher of the network: step times summed from kernels, and step coefficients (betas)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -65,7 +65,7 @@ class Scalars:
     def step_seconds(
         self, parts: Float[np.ndarray, "*n operators"], features: Float[np.ndarray, "*n features"]
     ) -> Float[np.ndarray, "*n"]:
-        """Return step times in seconds from kernels and overheads; launching overlaps GPU work."""
+        """Return step times in seconds from kernels and overheads; launches overlap GPU work."""
         own = features * self.overheads
         gpu_s = parts @ self.multipliers + own[..., GPU].sum(-1)
         launching_s = own[..., LAUNCHING].sum(-1)
@@ -74,7 +74,7 @@ class Scalars:
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
-        """Return betas of deployments: the operators' betas times multipliers, plus overheads.
+        """Return step coefficients (betas): the operators' betas times multipliers, plus overheads.
 
         Each beta is at least its lower bound.
         """
@@ -197,12 +197,12 @@ _BOUNDS = np.array([f.lower_bound for f in STEP_FEATURES.values()])
 def project(
     features: Float[np.ndarray, "n features"], parts: Float[np.ndarray, "n parts"]
 ) -> Float[np.ndarray, "parts features"]:
-    """Fit betas with which step features explain the seconds of each part of a deployment's steps.
+    """Fit step coefficients (betas) that explain the time of each part of a deployment's steps.
 
-    Betas stay at or above their lower bounds, which keep every step above its roofline lower bound.
-    Errors are weighted by the inverse of the whole step's time, so a small part is not fitted at
-    the expense of a large one. The betas of all parts are solved for at once, because the error of
-    their sum counts, too.
+    Betas stay at or above their lower bounds, which keeps every step at or above its roofline lower
+    bound. Errors are weighted by the inverse of the whole step's time, so a small part is not
+    fitted at the expense of a large one. The betas of all parts are fitted jointly, because the
+    error of their sum also counts.
 
     Args:
         features: Step features of ``n`` steps.
@@ -250,7 +250,7 @@ def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[i
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return betas that explain each operator's time in ``n`` deployments, from 96 steps each."""
+    """Return step coefficients (betas) that explain each operator's time in ``n`` deployments."""
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))
@@ -270,7 +270,7 @@ def features_of_batches(
 
 @dataclass(frozen=True)
 class Teacher:
-    """Teacher of the network, which computes betas from kernels: slower but more exact.
+    """Teacher of the network, which computes betas from kernels, slowly but accurately.
 
     Attributes:
         kernels: Surrogates of operators' times.
@@ -281,5 +281,5 @@ class Teacher:
     scalars: Scalars
 
     def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
-        """Return the betas of ``n`` deployments, in seconds per unit of a feature."""
+        """Return the step coefficients (betas) of ``n`` deployments, in s per feature unit."""
         return self.scalars.betas(projected_parts(self.kernels, deployments))

@@ -67,7 +67,7 @@ def make_trainer(settings: TrainerSettings, *, max_epochs: int, folder: Path) ->
     Args:
         settings: Devices, and whether to show a progress bar. Worker processes show none.
         max_epochs: Number of epochs.
-        folder: Folder of logs and of the state to resume from (:func:`last_state`).
+        folder: Folder for logs and the state from which to resume (:func:`last_state`).
     """
     _silence_lightning()
     shown = settings.progress and multiprocessing.parent_process() is None

@@ -1,11 +1,11 @@
-"""Scores of calibration on measured deployments: three rows of a group fit, the rest evaluate.
+"""Scores of calibration on measured deployments: three rows per group are fitted, others scored.
 
 A group is a model on a GPU with one number format, parallelism and engine version, and at least six
 rows. A row is one measured load. The three rows for the fit have equal lengths and the
-concurrencies nearest to 4, 16 and 64. They are drawn ten times if the group has enough rows. The
-prior is predicted by the network that held out the model, with intervals from the errors of all
+concurrencies nearest to 4, 16 and 64. They are sampled ten times if the group has enough rows. The
+prior is predicted by the network trained without the model, with intervals from the errors on all
 other models. The settings (spreads of the calibration factors, noise) are chosen for the best
-intervals on the other models' groups. Batches come from the network's own simulation.
+intervals on the groups of other models. Batches are simulated with the network's own predictions.
 """
 
 import itertools
@@ -50,7 +50,7 @@ Settings = tuple[float, ...]
 
 @dataclass(frozen=True)
 class Draw:
-    """Rows of a group that a calibration is fitted to, and the group's other rows, as indices."""
+    """Rows of a group to which a calibration is fitted, and the group's other rows, as indices."""
 
     group: int
     train: Int[np.ndarray, " three"]
@@ -62,7 +62,7 @@ _IN_USE = (*SCALAR_SPREADS.values(), posterior.TIME_NOISE, posterior.TTFT_NOISE)
 
 
 def score() -> tuple[pd.DataFrame, dict[str, float]]:
-    """Return errors (%) by model, before and after calibration, and coverage of intervals."""
+    """Return errors (%) by model before and after calibration, and interval coverage."""
     data = read_left_out()
     draws = list(all_draws(data))
     search = Search(data, draws)
@@ -94,7 +94,7 @@ def _spreads(settings: Settings) -> dict[str, float]:
 
 
 def all_draws(data: LeftOut) -> Iterator[Draw]:
-    """Yield, for every group, all draws of the rows that a calibration is fitted to."""
+    """Yield, for every group, all samples of the rows to which a calibration is fitted."""
     table = data.observations
     group = table.groupby(_GROUP, sort=False).ngroup().to_numpy()
     rng = np.random.default_rng(_SEED)
@@ -149,8 +149,8 @@ class Search:
 
     The criterion is the interval score (Gneiting and Raftery 2007): width of the interval + 2 / 0.1
     x distance of the measurement from the interval. The mean score is minimal for intervals that
-    are as wide as the errors require. Groups have equal weights. TPOT and TTFT also have equal
-    weights, since the logs of their mean scores are averaged.
+    are as wide as the errors require. All groups have the same weight. TPOT and TTFT also have the
+    same weight, since the logs of their mean scores are averaged.
     """
 
     def __init__(self, data: LeftOut, draws: list[Draw]) -> None:
@@ -159,7 +159,7 @@ class Search:
         self._known: dict[Settings, Float[np.ndarray, "draws figures"]] = {}
 
     def best(self, use: Bool[np.ndarray, " draws"]) -> Settings:
-        """Return the settings with the lowest interval score on the draws in ``use``.
+        """Return the settings with the lowest interval score on the samples in ``use``.
 
         The search changes one setting at a time (coordinate search).
         """
@@ -194,7 +194,7 @@ class Search:
 
 
 def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
-    """Return the errors and intervals of a draw's evaluation rows, before and after calibration.
+    """Return errors and intervals of a sample's evaluation rows, before and after calibration.
 
     The fit is used only if it improves the errors of rows that it was not fitted to.
     """
@@ -213,9 +213,9 @@ def scored(draw: Draw, data: LeftOut, settings: Settings) -> pd.DataFrame:
 
 
 def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> bool:
-    """Return whether fits to two of a draw's three rows improve the prediction of the third.
+    """Return whether fits to two of a sample's three rows improve the prediction of the third.
 
-    ``pinn calibrate`` keeps a fit only on this condition.
+    ``pinn calibrate`` keeps a fit only under this condition.
     """
     alone = []
     for row in draw.train:
@@ -229,7 +229,7 @@ def _is_kept(draw: Draw, data: LeftOut, settings: Settings, prior: Prior) -> boo
 
 
 def summary(rows: pd.DataFrame) -> dict[str, float]:
-    """Return scores over all draws by name, in percent."""
+    """Return scores over all samples by name, in percent."""
     of_draw = rows.groupby(["group", "draw"])[["before", "after", "kept"]].mean()
     shares = {
         f"{side}_{name}": rows[side].agg(name)

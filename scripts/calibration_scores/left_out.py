@@ -46,7 +46,7 @@ class LeftOut:
     Attributes:
         observations: Measurements, one row per deployment and load.
         model: Model of each row.
-        base: Coefficients predicted by the network that held out the row's model.
+        base: Coefficients predicted by the network trained without the row's model.
         features: Derivatives of TPOT and TTFT with respect to each coefficient, at the batches of a
             simulation with ``base``.
         offset: Parts of TPOT and TTFT in seconds that do not depend on the coefficients.
@@ -97,7 +97,7 @@ def _coefficients(network: Path, deployment: Deployment) -> Float[np.ndarray, " 
 
 
 def _simulated(observations: pd.DataFrame, networks: Mapping[str, Path]) -> pd.DataFrame:
-    """Return the simulated TPOT and TTFT of each row, and their derivatives by each coefficient."""
+    """Return each row's simulated TPOT and TTFT, and their derivatives by each coefficient."""
     jobs = []
     for m in serving_rows(observations).measured:
         found = _coefficients(networks[m.deployment.model.name], m.deployment)
@@ -140,7 +140,7 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
 def _errors(checkpoint: Path) -> pd.DataFrame:
     """Return a checkpoint's errors on rows of held-out models, with properties of deployments.
 
-    The properties are those by which the widths of prediction intervals differ.
+    The properties are those that determine the widths of prediction intervals.
     """
     kept = pd.read_csv(checkpoint.with_suffix(".predictions.csv"))
     return described_errors(

@@ -1,9 +1,9 @@
 """Scores of calibration on servers in public data: fitted to one part, scored on the rest.
 
-A calibration to step summaries of one server is scored on later time, on other loads, and on a
-prompt that is in no fit. Of measured serving runs, one load of a server is used for calibration,
-and its other loads are scored. The prior is predicted by the network that held out the model, or by
-the checkpoint in use if there is none.
+A calibration to step summaries of one server is scored on later times, on other loads, and on a
+prompt that is in no fit. For measured serving runs, one load of a server is used for calibration,
+and its other loads are scored. The prior is predicted by the network trained without the model or,
+if there is none, by the checkpoint in use.
 """
 
 import os
@@ -66,7 +66,7 @@ def read_public_steps() -> tuple[Deployment, Intervals, Prior]:
     """Return the server of the public step summaries: deployment, trace intervals and prior.
 
     Raises:
-        PinnError: If PINN_STEPS_DIR names no folder with the file.
+        PinnError: If PINN_STEPS_DIR is not a folder that contains the file.
     """
     folder = os.environ.get("PINN_STEPS_DIR", "")
     found = sorted(Path(folder).glob("*codellama*.parquet")) if folder else []
@@ -153,7 +153,7 @@ def _halves(intervals: Intervals, prior: Prior) -> list[dict[str, object]]:
 def _move(features: np.ndarray, prior: Prior, fits: Sequence[Posterior]) -> float:
     """Return the largest shift of a step time by a calibration, in half-widths of its interval.
 
-    Both change and half-width are on a logarithmic scale.
+    Both the change and the half-width are on a logarithmic scale.
     """
     before = features @ prior.mean
     half = [NORMAL_QUANTILE * fit.spread(features) for fit in fits]
@@ -228,7 +228,7 @@ def _server(deployment: Deployment, loads: Sequence[BenchmarkRun]) -> pd.DataFra
 def _e2e_errors(loads: Sequence[BenchmarkRun], deployment: Deployment, found: Prior) -> np.ndarray:
     """Return signed errors of E2E latency in percent.
 
-    E2E latency is TTFT plus TPOT for each further output token.
+    E2E latency is TTFT plus TPOT for each output token after the first.
     """
     # The simulated metrics are the TTFT and the TPOT of each load in turn.
     figures = benchmarks.simulated_rows(loads, deployment, found.mean).simulated

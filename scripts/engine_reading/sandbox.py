@@ -1,7 +1,7 @@
 """Evaluation of an engine's own rules, with stand-ins for the GPU and the configuration.
 
 A function is compiled without importing its file. Its names resolve to stand-ins, to other
-functions and classes of the release, or to symbols that are only compared. Any other name is an
+functions and classes of the release, or to symbols that are only compared. Any other name raises an
 error, so that no rule is guessed. Torch, CUDA and the engine itself are never imported.
 """
 
@@ -134,7 +134,7 @@ class Space(dict[str, Any]):
     def _class(self, node: ast.ClassDef) -> Any:
         """Compile a class of the release.
 
-        An enumeration is whole; another class has only the methods that rules call.
+        An enumeration is compiled completely; any other class has only the methods that rules call.
         """
         bases = [base for base in node.bases if isinstance(self._evaluated(base), type)]
         whole = any(issubclass(self._evaluated(base), Enum) for base in bases)

@@ -1,7 +1,7 @@
 """SGLang's defaults by release: defaults of arguments, and results of its own rules.
 
-Arguments are declared in ``server_args.py``, from 0.5.19 on in ``arg_groups``. Rules that only a
-person can read are in the module ``sglang_models``.
+Arguments are declared in ``server_args.py``, from 0.5.19 on in ``arg_groups``. Rules that a person
+has to read are checked in the module ``sglang_models``.
 """
 
 import ast
@@ -109,7 +109,7 @@ def sampling(source: EngineSource) -> list[Line]:
 
 
 def requests(source: EngineSource) -> list[Line]:
-    """Return rows with the maximum of running requests: a share of the KV tokens, within bounds."""
+    """Return rows with the maximum number of running requests: a bounded share of the KV tokens."""
     candidates = [
         f"{_SRT}/{name}.py"
         for name in (
@@ -155,7 +155,7 @@ def memory_rules(source: EngineSource) -> list[Line]:
 def _steps(values: Iterable[Any]) -> list[tuple[int | None, Any]]:
     """Return pairs (upper bound of GPU memory in GiB, value that applies below it).
 
-    Ranges of memory with equal values are merged.
+    Ranges of memory with the same value are merged.
     """
     starts = zip((0, *_BELOW), values, strict=False)
     return [(below, value) for _, below, value in runs(starts)]
@@ -227,7 +227,7 @@ SERVERS = (
 def memory_share(source: EngineSource) -> list[Line]:
     """Check that pinn reserves as much GPU memory as the release does.
 
-    The check raises an error if not; it returns no rows.
+    It raises an error if not, and returns no rows.
     """
     number = release(source.version)
     for gib, users in product((24, 80, 192), SERVERS):

@@ -1,7 +1,7 @@
 """Check that a person has read SGLang's rules by architecture and GPU in a release.
 
-These rules are spread over functions of hundreds of lines. A person reads the functions and writes
-rows of ``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``moe_backend``,
+These rules are spread over functions of hundreds of lines. A person reads the functions and edits
+the rows of ``data/engines/defaults.csv`` (``block_size``, ``async_scheduling``, ``moe_backend``,
 ``prompt_graph_tokens``), which no script changes. For each release that a person has read, this
 module has a digest of the functions; a release with another digest raises an error.
 """

@@ -1,4 +1,4 @@
-"""Merging of the defaults of single releases into a table with ranges of releases."""
+"""Merging of the defaults of individual releases into a table with ranges of releases."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -30,10 +30,11 @@ def default(flag: str, value: object, source: str, **limits: Any) -> Line:
         flag: Field of ``ServingSpec``, or a name that ``pinn.specs`` looks up.
         value: Value in the notation of the flag.
         source: ``path: symbol`` in the release.
-        limits: Conditions of the row: ``gpu``, a regular expression for a part of the GPU's name in
-            lower case; ``least_gib`` and ``below_gib``, inclusive and exclusive bounds of its
-            memory; ``least_tp`` and ``below_tp``, such bounds of the tensor-parallel size;
-            ``models``, values of ``model_type``. A missing condition, or None, matches anything.
+        limits: Conditions of the row: ``gpu``, a regular expression that matches part of the GPU's
+            lower-case name; ``least_gib`` and ``below_gib``, inclusive lower and exclusive upper
+            bounds of its memory; ``least_tp`` and ``below_tp``, the same for the tensor-parallel
+            size; ``models``, values of ``model_type``. A missing condition, or None, matches
+            anything.
     """
     given = {"flag": flag, "value": value, "source": source, "assumed": "no"} | limits
     return dict.fromkeys(COLUMNS, "") | {name: _cell(each) for name, each in given.items()}
@@ -42,7 +43,7 @@ def default(flag: str, value: object, source: str, **limits: Any) -> Line:
 def kernel_line(
     form: str, capabilities: tuple[float, float | None], spread: str, kernels: str, source: str
 ) -> Line:
-    """Return a row with the kernels of one release for experts in one number format.
+    """Return a row with a release's kernels for experts in one number format.
 
     Args:
         form: Number format of the experts, as ``pinn.specs.precision`` names it.
@@ -50,7 +51,7 @@ def kernel_line(
         spread: Distribution of experts over GPUs: ``tp`` if each expert is sliced over
             tensor-parallel GPUs, ``ep`` if whole experts are distributed over these GPUs, ``dp`` if
             whole experts are distributed over data-parallel ranks; empty for any distribution.
-        kernels: Name that the engine gives to the kernels.
+        kernels: The engine's name for the kernels.
         source: ``path: symbol`` in the release.
     """
     given = ("", form, "", "", *capabilities, spread, kernels, source)
@@ -58,7 +59,7 @@ def kernel_line(
 
 
 def runs(values: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any, Any]]:
-    """Return runs of equal values as (start of the run, start of the next run, value).
+    """Return runs of identical values as (start of the run, start of the next run, value).
 
     >>> runs([(0, "a"), (8, "a"), (9, "b")])
     [(0, 9, 'a'), (9, None, 'b')]
@@ -77,11 +78,11 @@ def _cell(value: Any) -> str:
 
 
 def merged(read: Iterable[tuple[EngineSource, Sequence[Line]]]) -> list[Line]:
-    """Return the rows of the table, with equal rows of consecutive releases merged.
+    """Return the rows of the table, with identical rows of consecutive releases merged.
 
     Args:
         read: Releases with their rows, oldest first. If two releases have the same number, the last
-            one counts.
+            one is used.
     """
     last = {release(source.version): (source, lines) for source, lines in read}
     releases = [last[number] for number in sorted(last)]
@@ -108,7 +109,7 @@ def _subject(line: Line) -> str:
 def _sources(run: Run, j: int) -> str:
     """Return the sources of consecutive releases' rows as text.
 
-    The text has the releases, file and symbol, repeated for later releases if the code moved.
+    The text states the releases, file and symbol, repeated for later releases if the code moved.
     """
     found = []
     for source, part in groupby(run, key=lambda pair: pair[1][j]["source"]):

@@ -124,7 +124,7 @@ def prefixes_and_chunks(source: EngineSource) -> list[Line]:
 def block_size(source: EngineSource) -> list[Line]:
     """Return a row with the default number of tokens of a KV block.
 
-    Some attention kernels need another number, which this row does not cover.
+    Some attention kernels require a different number, which this row does not cover.
     """
     if source.has(place := f"{_CACHE}.DEFAULT_BLOCK_SIZE"):
         return [default("block_size", source.constant(place), place)]
@@ -136,7 +136,7 @@ def block_size(source: EngineSource) -> list[Line]:
 
 
 def fused_all_reduce(source: EngineSource) -> list[Line]:
-    """Return a row on whether the default optimization level fuses the all-reduce with the norm."""
+    """Return a row that states whether the default optimization level fuses all-reduce and norm."""
     level, rule = f"{CONFIG}: OPTIMIZATION_LEVEL_02", f"{CONFIG}: enable_allreduce_rms_fusion"
     if not source.has(level):
         older = "vllm/config/compilation.py: PassConfig.enable_fi_allreduce_fusion"
@@ -179,7 +179,7 @@ def _check(source: EngineSource, place: str, expected: object) -> str:
 
 
 def fused_message(source: EngineSource) -> list[Line]:
-    """Return rows with the largest message of a fused all-reduce in MiB, by GPU and ranks."""
+    """Return rows with the maximum message size of a fused all-reduce in MiB, by GPU and ranks."""
     name = "FI_ALLREDUCE_FUSION_MAX_SIZE_MB"
     newer = f"vllm/compilation/passes/fusion/allreduce_rms_fusion.py: {name}"
     place = newer if source.has(newer) else f"vllm/compilation/collective_fusion.py: {name}"
@@ -198,7 +198,7 @@ def fused_message(source: EngineSource) -> list[Line]:
 
 
 def sampler(source: EngineSource) -> list[Line]:
-    """Return a row on whether FlashInfer or PyTorch does the sampling if both are installed."""
+    """Return a row that states whether FlashInfer or PyTorch samples if both are installed."""
     rule = "vllm/v1/sample/ops/topk_topp_sampler.py: TopKTopPSampler.__init__"
     world = world_of(
         source,

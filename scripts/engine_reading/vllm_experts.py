@@ -61,7 +61,7 @@ _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 
 
 def expert_kernels(source: EngineSource) -> list[Line]:
-    """Return rows with the expert kernels of each number format that the release has a rule for."""
+    """Return rows with the expert kernels for each number format that has a rule."""
     rules = {form: next(filter(source.has, _RULES[form][2]), None) for form in _RULES}
     rules |= dict.fromkeys(("fp8", "fp8_block"), source.first(*_FP8))
     return [line for form, rule in rules.items() if rule for line in _lines(source, rule, form)]
@@ -70,7 +70,7 @@ def expert_kernels(source: EngineSource) -> list[Line]:
 def _lines(source: EngineSource, rule: str, form: str) -> Iterator[Line]:
     """Yield rows with expert kernels by GPU compute capability.
 
-    Neighbouring capabilities with equal kernels share a row.
+    Adjacent capabilities with the same kernels share a row.
     """
     ask = _before_rules if rule == _FP8_METHOD else _chosen
     chosen = [
@@ -99,7 +99,7 @@ def _before_rules(source: EngineSource, rule: str, form: str, capability: float,
 
 
 def _chosen(source: EngineSource, rule: str, form: str, capability: float, parallel: Given) -> str:
-    """Return the lower-case name of the expert kernels that the release chooses; empty if none."""
+    """Return the lower-case name of the expert kernels that the release selects; empty if none."""
     world = _world(source, capability)
     weights, activations, _ = _RULES[form]
     gated = form != "mxfp4"
@@ -147,7 +147,7 @@ def _world(source: EngineSource, capability: float) -> World:
 
 
 def _member(world: World, enumeration: str, name: str) -> Any:
-    """Return a member of an enumeration of the release, or None if the enumeration is missing."""
+    """Return a member of an enumeration in the release, or None if the enumeration is missing."""
     path, _, kind = f"{_MOE}/{enumeration}".partition(": ")
     return getattr(world.space(path)[kind], name) if world.source.has(f"{path}: {kind}") else None
 

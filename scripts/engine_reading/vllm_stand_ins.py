@@ -70,7 +70,7 @@ def _number(asked: Any) -> int:
 
 
 class Envs:
-    """Stand-in for ``vllm.envs`` without set variables, so that each one has its default."""
+    """Stand-in for ``vllm.envs`` with no variables set, so that each one has its default."""
 
     path = "vllm/envs.py"
 
@@ -100,7 +100,7 @@ class _Other:
 
 
 def world_of(source: EngineSource, capability: float = 9.0, **more: Any) -> World:
-    """Return a release's files with stand-ins for a GPU, and with the stand-ins ``more``."""
+    """Return a release's files with stand-ins for a GPU and the additional stand-ins ``more``."""
     text = Given(model_type="")
     config = Given(
         model_config=Given(quantization_config=None, hf_text_config=text),

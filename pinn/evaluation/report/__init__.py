@@ -1,1 +1,1 @@
-"""HTML page with figures and tables of an evaluation."""
+"""HTML page with the figures and tables of an evaluation."""

@@ -1,4 +1,4 @@
-"""Tables in an evaluation's folder, and the pictures and tables of the evaluation's page."""
+"""Tables in an evaluation's folder, and the figures and tables on its page."""
 
 import base64
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _LOAD = ["row_id", "model", "gpu", "concurrency", "prompt_tokens", "output_token
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables of an evaluation, from which its page is made; a table without a file is empty.
+    """Tables of an evaluation, from which its page is generated; a table without a file is empty.
 
     Attributes:
         predictions: Predictions as ``pinn.evaluation.crossvalidation.read_cells`` returns them,
@@ -40,7 +40,7 @@ class Tables:
         ranking: Ranking as ``pinn.evaluation.comparison.rank`` returns it.
         coverage: Coverage as ``pinn.surrogate.uncertainty.interval_fit.calibration_curve`` returns
             it.
-        stated: Coverage of the intervals of the checkpoint whose predictions are shown, as
+        stated: Coverage of the intervals of the checkpoint that produced the shown predictions, as
             ``pinn.surrogate.uncertainty.interval_fit.coverage_table`` returns it; empty without
             such a checkpoint.
         decisions: Losses as ``pinn.evaluation.decisions.decision_table`` returns them.
@@ -54,17 +54,17 @@ class Tables:
     decisions: pd.DataFrame
 
     def of_split(self, name: str) -> pd.DataFrame:
-        """Return all predictions of measured deployments in one split method."""
+        """Return all predictions of measured deployments for one split method."""
         rows = self.predictions
         return rows[(rows["split"] == name) & rows["model"].notna()]
 
     def of_network(self, name: str) -> pd.DataFrame:
-        """Return the network's predictions of measured deployments in one split method."""
+        """Return the network's predictions of measured deployments for one split method."""
         rows = self.of_split(name)
         return rows[rows["method"] == METHOD]
 
     def left_out_coverage(self) -> pd.DataFrame:
-        """Return the coverage of intervals over each split, and over each held-out model or GPU."""
+        """Return interval coverage over each split, and over each held-out model or GPU."""
         rows = self.coverage
         by = np.where(rows["split"].str.contains("gpu"), "gpu", "model")
         return rows[(rows["part"] == "all") | (rows["part"] == by)]
@@ -92,11 +92,11 @@ def read_tables(folder: Path) -> Tables:
 
 @dataclass(frozen=True)
 class Picture:
-    """Picture on an evaluation's page.
+    """Figure on an evaluation's page.
 
     Attributes:
         name: Name of the PNG file, without its suffix.
-        caption: Description of the picture's content, with n, data and split.
+        caption: Caption, with the number of measurements, the data and the split.
         content: Bytes of the PNG.
     """
 
@@ -106,12 +106,12 @@ class Picture:
 
     @property
     def png(self) -> str:
-        """Return the PNG as base64 text, to embed it in the page."""
+        """Return the PNG as base64 text, for embedding in the page."""
         return base64.b64encode(self.content).decode()
 
 
 def picture(name: str, figure: Figure | None, caption: str) -> list[Picture]:
-    """Return a figure as a list of one picture; [] if there is no figure."""
+    """Return a figure as a list of one :class:`Picture`, or [] if there is no figure."""
     return [] if figure is None else [Picture(name, caption, png(figure))]
 
 
@@ -138,7 +138,7 @@ def result_grids(tables: Tables) -> list[Grid]:
 
 
 def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
-    """Return a table of median errors, one row per method and column per held-out part.
+    """Return a table of median errors, one row per method and one column per held-out model or GPU.
 
     The list is empty if the split has no results.
     """
@@ -162,7 +162,7 @@ def held_out_grid(tables: Tables, split: str, metric: str) -> list[Grid]:
 
 
 def ranking_grids(tables: Tables) -> list[Grid]:
-    """Return tables of methods ranked by median error, with bootstrap intervals of the error."""
+    """Return tables of methods ranked by median error, with bootstrap intervals for the error."""
     columns = {"method": "method", "median %": "median:.1f", "low": "low:.1f", "high": "high:.1f"}
     columns |= {"behind, low": "behind_low:+.1f", "behind, high": "behind_high:+.1f"}
     columns |= {"verdict": "verdict"}
@@ -181,7 +181,7 @@ def ranking_grids(tables: Tables) -> list[Grid]:
 
 
 def decision_grids(tables: Tables) -> list[Grid]:
-    """Return tables, one per split, of throughput lost by picking deployments by predictions."""
+    """Return tables, one per split, of throughput lost by picking deployments from predictions."""
     grids = []
     for split, part in tables.decisions.groupby("split", sort=False):
         caption = (
@@ -196,7 +196,7 @@ def decision_grids(tables: Tables) -> list[Grid]:
 
 
 def coverage_grid(tables: Tables) -> list[Grid]:
-    """Return coverage and width of the 90 % prediction intervals for every held-out part."""
+    """Return coverage and width of 90 % prediction intervals for every held-out model or GPU."""
     coverage = tables.left_out_coverage()
     if coverage.empty:
         return []

@@ -27,9 +27,9 @@ EDGE = 100.0
 
 
 def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
-    """Draw a metric's absolute percentage errors, one plot per held-out part (model or GPU).
+    """Plot a metric's absolute percentage errors, one plot per held-out model or GPU.
 
-    The figure is None without predictions.
+    Without predictions, the figure is None.
     """
     of_split = tables.of_split(split)
     there = [name for name in METHODS if (of_split["method"] == name).any()]
@@ -52,7 +52,7 @@ def accuracy_figure(tables: Tables, split: str, metric: str) -> Figure | None:
 
 
 def _with_legend(figure: Figure, looks: Looks, place: _Place, size: float = 6) -> Figure:
-    """Add a legend of a figure's markers outside its axes."""
+    """Add a legend for a figure's markers outside its axes."""
     first = figure.axes[0]
     handles = [
         first.plot([], [], marker, color=colour, label=short(name), markersize=size)[0]
@@ -81,7 +81,7 @@ _NAMES = {"tpot": "time per output token", "ttft": "time to first token"}
 
 
 def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
-    """Draw predicted against measured times, one plot per held-out part; None without predictions.
+    """Plot predicted against measured times per held-out model or GPU; None without predictions.
 
     Args:
         rows: Table with ``held_out``, ``model``, ``gpu``, and for the metric ``tpot_s`` and
@@ -120,7 +120,7 @@ def agreement_figure(rows: pd.DataFrame, metric: str) -> Figure | None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return ticks of an axis from low to high: at most six round numbers, else powers of ten."""
+    """Return axis ticks from low to high: at most six round numbers, else powers of ten."""
     for digits in ((1, 2, 5), (1, 3), (1,)):
         ticks = [digit * 10.0**power for power in range(-2, 7) for digit in digits]
         found = [tick for tick in ticks if low <= tick <= high]
@@ -134,9 +134,9 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def calibration_figure(tables: Tables) -> Figure | None:
-    """Plot the coverage of prediction intervals over their level, for each split and metric.
+    """Plot the coverage of prediction intervals against their nominal level, per split and metric.
 
-    A line shows the coverage over all rows, markers show the coverage of each held-out part.
+    A line shows the coverage over all rows; markers show that of each held-out model or GPU.
     """
     rows = tables.left_out_coverage()
     if rows.empty:
@@ -169,9 +169,9 @@ def calibration_figure(tables: Tables) -> Figure | None:
 
 
 def load_figure(rows: pd.DataFrame) -> Figure | None:
-    """Draw errors of TPOT (top) and TTFT (bottom) over concurrency (left) and lengths (right).
+    """Plot errors of TPOT (top) and TTFT (bottom) against concurrency (left) and lengths (right).
 
-    The figure is None without predictions.
+    Without predictions, the figure is None.
     """
     if rows.empty:
         return None

@@ -1,4 +1,4 @@
-"""Writer of an evaluation's page and its pictures."""
+"""Writing of an evaluation's page and its figures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ _NO_PEERS = ("network", "teacher", "global vector", "blackbox, per configuration
 def summary(tables: Tables) -> list[tuple[str, str]]:
     """Return up to five (label, text) lines that summarize the network's held-out errors.
 
-    There is only one line if the network was not evaluated.
+    If the network was not evaluated, there is only one line.
     """
     shown = {split: rows for split in _UNSEEN if len(rows := tables.of_network(split))}
     if not shown:
@@ -51,7 +51,7 @@ def summary(tables: Tables) -> list[tuple[str, str]]:
 
 
 def _compared(rows: pd.DataFrame, metric: str) -> str:
-    """Return a text that compares the network's median error with the best other estimator's."""
+    """Return a sentence comparing the network's median error with the best other estimator's."""
     error = metrics.percent_errors(metrics.with_e2e(rows), metric).abs()
     wide = rows.assign(error=error).pivot_table(index="row_id", columns="method", values="error")
     if METHOD not in wide:
@@ -68,9 +68,10 @@ def _compared(rows: pd.DataFrame, metric: str) -> str:
 
 
 def _covered(tables: Tables) -> str:
-    """Return a text on the coverage of 90 % intervals in each split.
+    """Return a sentence about the coverage of 90 % intervals in each split.
 
-    The intervals are the shown checkpoint's or, without one, those calibrated in this evaluation.
+    The intervals are those of the shown checkpoint or, without one, those calibrated in this
+    evaluation.
     """
     rows = tables.stated
     if rows.empty:
@@ -84,7 +85,7 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return a text on splits predicted by a checkpoint's cross-validation, and its SHA-256."""
+    """Return a sentence on splits predicted in a checkpoint's cross-validation, and its SHA-256."""
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)
@@ -103,7 +104,7 @@ _TITLES = {
 
 
 def make_sections(tables: Tables) -> Sections:
-    """Return the pictures and tables of each section of the page, by section title."""
+    """Return the figures and tables of each section of the page, by section title."""
     found = {
         title: _left_out(tables, split)
         for split, title in _TITLES.items()
@@ -174,12 +175,12 @@ DOCS_PICTURES = ("accuracy-leave-one-model-out-tpot", "agreement-leave-one-model
 
 
 def write_report(folder: Path, evidence: str, images: Path | None = None) -> Path:
-    """Write ``report.html``, which needs no other file, and its pictures as PNG files.
+    """Write ``report.html``, which is self-contained, and its figures as PNG files.
 
     Args:
-        folder: Folder of an evaluation; pictures are written to its folder ``figures``.
+        folder: Folder of an evaluation; figures are written to its subfolder ``figures``.
         evidence: Description of the data, shown below every table.
-        images: Folder for copies of the pictures in ``DOCS_PICTURES``; None for no copies.
+        images: Folder for copies of the figures in ``DOCS_PICTURES``; None for no copies.
 
     Returns:
         Path of the page.

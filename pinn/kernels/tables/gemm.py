@@ -53,7 +53,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
 
 
 def _odd_single_row(rows: pd.DataFrame) -> np.ndarray:
-    """Return True for rows with m = 1 far slower than with m = 2 (fp8 on Blackwell: 2.5 x)."""
+    """Return True for rows with m = 1 that are far slower than m = 2 (fp8 on Blackwell: 2.5 x)."""
     shape = ["precision", "n", "k"]
     two = rows[rows["m"] == 2].groupby(shape)["seconds"].min().rename("two")
     beside = rows[[*shape, "m", "seconds"]].join(two, on=shape)
@@ -88,7 +88,7 @@ def _moe_work(r: pd.DataFrame) -> Work:
 
 
 def _below_bound(r: pd.DataFrame, gpu: GpuSpec) -> np.ndarray:
-    """Return True for rows faster than computing, or than reading the evenly used experts."""
+    """Return True for rows faster than the time to compute, or to read evenly used experts."""
     return table.below_floor(r, _moe_work(r), gpu, table.flop_rate(gpu, r["precision"]))
 
 

@@ -1,4 +1,4 @@
-"""Table of measured kernels: its path, and how its rows are read, refused and counted."""
+"""Table of measured kernels: its path, and how its rows are read, rejected and counted."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,18 +41,18 @@ LAST = {"vllm": VLLM, "nccl": "2.29.2"}
 
 @dataclass(frozen=True)
 class TableSource:
-    """A table of measured kernels, and the part of it that is used.
+    """A table of measured kernels, and which part of it is used.
 
     Attributes:
         system: Name of the directory of the GPU's machine, such as ``h100_sxm``.
         backend: Serving engine whose kernels were measured.
         version: Version of that engine; empty for the newest up to ``LAST`` that has the table.
-        formats: Number formats that are used, as the table names them; None for all.
-        whole_experts_only: Whether rows with expert parallelism are refused, since the measured
-            engine distributes experts in another way than vLLM.
+        formats: Names of the used number formats in the table; None for all.
+        whole_experts_only: Whether rows with expert parallelism are refused, because the measured
+            engine distributes experts differently from vLLM.
         ungrouped_heads_above: If set, only rows with more heads than this number are used, and of
             these only rows without grouped heads (every head has its own keys and values).
-        kernel: Only kernel that is used, as the table names it; empty for all kernels.
+        kernel: Name in the table of the only kernel that is used; empty for all kernels.
     """
 
     system: str
@@ -70,7 +70,7 @@ def sources(name: str) -> tuple[TableSource, ...]:
 
     Args:
         name: Field of ``KernelTables``. ``other_experts`` are kernels that vLLM selects in some
-            releases or with some flags, in formats for which ``moe`` has another kernel.
+            releases or with some flags, in formats for which ``moe`` has a different kernel.
     """
     rows = read_rows(data_folder("kernels") / "sources.csv")
     return tuple(source for row in rows if row["table"] == name for source in _of_row(row))
@@ -125,7 +125,7 @@ def systems_folder() -> Path:
 
 
 def refuse(rows: pd.DataFrame, report: ReadReport, rules: Rules) -> ReadTable:
-    """Drop the rows that any rule matches; a row counts under the first rule that matches it."""
+    """Drop the rows that any rule matches; a row is counted under the first matching rule."""
     refused = dict(report.refused)
     for reason, matches in rules.items():
         bad = np.asarray(matches(rows), dtype=bool)
@@ -162,14 +162,15 @@ class Layout:
     Attributes:
         kind: Folder of the kernel type, such as ``gemm``.
         file: File name without suffix.
-        columns: Column of the table, by column name in this project. Names that end in
-            ``precision`` are number formats (None for unknown formats); ``seconds`` and ``bytes``
-            are converted to these units.
-        rules: Function of a GPU and a table's source that returns the rules for refusing rows.
+        columns: Column of the table by column name in this project. Names that end in ``precision``
+            are number formats (None for unknown formats); ``seconds`` and ``bytes`` are converted
+            to these units.
+        rules: Function that takes a GPU and a table's source and returns the rules for refusing
+            rows.
         added: Function that adds columns before the rules are applied.
         finished: Function that transforms the rows that were not refused.
         helpers: Columns that only the rules need.
-        newer: Columns that are missing in the A100's older table, where they count as 0.
+        newer: Columns that are missing from the A100's older table, where they count as 0.
     """
 
     kind: str
@@ -209,7 +210,7 @@ class Layout:
         return sorted((name for name in found if "dev" not in name), key=_release)
 
     def read(self, gpu: GpuSpec, source: TableSource, systems: Path | None = None) -> ReadTable:
-        """Read one table: its accepted rows with ``columns``, ``gpu`` and ``source``, and a report.
+        """Read a table's accepted rows with ``columns``, ``gpu`` and ``source``, and a report.
 
         Raises:
             PinnError: If the file or a column is missing.
@@ -291,7 +292,7 @@ def layout(
 
 
 def together(parts: Iterable[ReadTable]) -> Read:
-    """Return the rows of several tables as one table, and the tables' reports."""
+    """Concatenate the rows of several tables, and return them with the tables' reports."""
     found = list(parts)
     if not found:
         return pd.DataFrame(), []
@@ -308,7 +309,7 @@ NO_TIME: Rules = {"no time": lambda r: ~(r["seconds"] > 0)}
 
 
 def unused_format(column: str, source: TableSource) -> Rules:
-    """Return the rule that refuses rows in number formats for which a source is not used."""
+    """Return the rule that refuses rows whose number format is not used from a source."""
     used = [FORMATS[name] for name in source.formats or FORMATS]
     return {"format not used": lambda r: ~r[column].isin(used)}
 
@@ -316,7 +317,7 @@ def unused_format(column: str, source: TableSource) -> Rules:
 def below_floor(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | Float[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows faster than the GPU can read the bytes or compute the FLOP."""
+    """Return True for rows faster than the GPU can read their bytes or compute their FLOP."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return r["seconds"].to_numpy() < np.maximum(memory, work.flop / flop_per_s)
 
@@ -324,7 +325,7 @@ def below_floor(
 def warm(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, cache_bytes: float, share: float
 ) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows whose operands may have been read from a warm cache, not memory."""
+    """Return True for rows whose operands may have been in a warm cache instead of memory."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
@@ -335,7 +336,7 @@ SPIKE = 1.3
 
 
 def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows far slower than both neighbors along ``axis`` with equal ``shape``."""
+    """Return True for rows far slower than both neighbors of the same ``shape`` along ``axis``."""
     order = rows.sort_values([*shape, axis])
     neighbours = order["seconds"].groupby([order[c] for c in shape])
     around = np.maximum(neighbours.shift(1), neighbours.shift(-1))

@@ -49,7 +49,7 @@ def _fused_rules(gpu: GpuSpec, _: table.TableSource) -> table.Rules:
 
 
 def _shared_path(r: pd.DataFrame) -> np.ndarray:
-    """Return True for rows with numbers of ranks at which GPUs seem to share a link.
+    """Return True for rows with a number of ranks for which GPUs seem to share a link.
 
     The largest message then has a far lower bandwidth than with another number of ranks. Bandwidth
     is that of a link in a ring: 2 (n - 1) / n of the message, divided by the time.
@@ -103,7 +103,7 @@ EXCHANGE_LAYOUT = table.layout(
 
 
 def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
-    """Read measured all-reduces; the first table with a number of ranks on a GPU provides it."""
+    """Read measured all-reduces; the first table with a given GPU and number of ranks is used."""
     taken: dict[str, set[int]] = {}
     sources = (source for source in table.sources("all_reduce") if source.system in gpus)
     return table.together(_with_new_ranks(gpus[s.system], s, taken, systems) for s in sources)
@@ -112,7 +112,7 @@ def read_all_reduces(gpus: Gpus, systems: Path | None = None) -> table.Read:
 def _with_new_ranks(
     gpu: GpuSpec, source: table.TableSource, taken: dict[str, set[int]], systems: Path | None
 ) -> table.ReadTable:
-    """Read rows whose numbers of ranks are not in ``taken`` yet, and add these to ``taken``."""
+    """Read rows whose numbers of ranks are not yet in ``taken``, and add these to ``taken``."""
     known = taken.setdefault(gpu.name, set())
     rules: table.Rules = {
         "an earlier table covers this number of ranks": lambda r: r["gpus"].isin(known)

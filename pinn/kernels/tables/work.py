@@ -1,8 +1,7 @@
-"""Bytes and FLOP of one kernel, from which its roofline is computed.
+"""Bytes and FLOP of a kernel, from which its roofline is computed.
 
-Arrays broadcast together. A multiply and an add count as two FLOP. Not counted are quantization
-scales that are not part of a format's bytes per element, biases, and memory traffic inside a fused
-kernel.
+Arrays broadcast together. A multiply-add counts as two FLOP. Biases, memory traffic inside a fused
+kernel, and quantization scales outside a format's bytes per element are not counted.
 """
 
 from collections.abc import Mapping
@@ -79,8 +78,8 @@ def latent_decode_work(
     """Return bytes and FLOP of MLA's attention of one new token per sequence to compressed keys.
 
     The keys are also the values. Per key and head, scores take ``kv_lora_rank + rope_dim``
-    multiplications, and values ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1, with
-    absorbed projections).
+    multiplications, and values take ``kv_lora_rank`` (DeepSeek-V2, arXiv 2405.04434, section 2.1,
+    with absorbed projections).
     """
     keys = np.asarray(sequences * context_tokens, dtype=np.float64)
     return _work(
@@ -134,7 +133,7 @@ def latent_prefill_work(
 def experts_hit_balanced(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the number of a rank's experts that evenly distributed tokens use, as measured."""
+    """Return the number of a rank's experts in use with evenly distributed tokens, as measured."""
     pairs = np.ceil(tokens * top_k / expert_parallel)
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
@@ -158,10 +157,10 @@ def experts_hit_busiest(
 ) -> Numbers:
     """Return the expected number of used experts on the busiest rank, for which all ranks wait.
 
-    The number of used experts on a rank varies like ``experts / expert_parallel`` random samples of
-    equal probability, except for the part of this variation that all ranks share. The maximum over
-    ranks is as many standard deviations above the mean as the expected maximum of as many normal
-    values.
+    The number of experts in use on a rank varies like ``experts / expert_parallel`` random samples
+    of equal probability, except for the part of this variation that all ranks share. The maximum
+    over ranks is assumed to be as many standard deviations above the mean as the expected maximum
+    of the same number of normal samples.
     """
     mean = experts_hit_random(tokens, experts, top_k, expert_parallel)
     most = experts / expert_parallel
@@ -173,7 +172,7 @@ def experts_hit_busiest(
 
 
 def moe_work(sizes: Mapping[str, Array], hit: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Return bytes and FLOP of a rank's routed experts, of which ``hit`` are used and so read.
+    """Return bytes and FLOP of a rank's routed experts, of which ``hit`` are in use and are read.
 
     (Token, expert) pairs are distributed evenly over ranks. Keys of ``sizes`` are the names of
     sizes; ``matrices`` is 3 with a gate and 2 without. Every rank gathers and scatters all

@@ -59,7 +59,7 @@ def read_attention(
         The sizes of the attention, and the shapes of gate matrices that compute one value per head.
 
     Raises:
-        UnrecognizedError: If its weights do not fit any supported attention.
+        UnrecognizedError: If its weights do not match any supported attention.
     """
     if getattr(module, "is_cross_attention", False) or "Cross" in type(module).__name__:
         raise UnrecognizedError("cross-attention to tokens outside the text is not supported")
@@ -172,10 +172,10 @@ def _indexer(module: nn.Module, shapes: Mapping[str, Shape]) -> IndexerSpec | No
 
 
 def read_recurrent(module: nn.Module, fields: ConfigFields, hidden: int) -> LinearMixerSpec | None:
-    """Return the recurrent layer in a module; None if class or attributes do not fit one.
+    """Return the recurrent layer in a module; None if class or attributes do not match any.
 
     Raises:
-        UnrecognizedError: If its number of weights does not fit its type of recurrent layer.
+        UnrecognizedError: If its number of weights does not match its type of recurrent layer.
     """
     own = ConfigFields({}, vars(module), type(module).__name__)
     for entry in models_file("mixers.json")["modules"]:

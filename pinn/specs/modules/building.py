@@ -1,4 +1,4 @@
-"""Building of a config.json's text model with transformers, on PyTorch's meta device."""
+"""Construction of a config.json's text model with transformers, on PyTorch's meta device."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BuiltModel:
 def build_text_model(fields: ConfigFields) -> BuiltModel:
     """Build the language model of a config.json with transformers' own code, and run it once.
 
-    No weights and no code from a model's folder are loaded.
+    Neither weights nor code from a model's folder are loaded.
 
     Raises:
         PinnError: If transformers is missing, does not know the model type, or cannot build or run
@@ -92,7 +92,7 @@ def _safe(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_layers(fields: ConfigFields) -> None:
-    """Raise an error if a model has more layers than transformers builds in a second."""
+    """Check that a model does not have more layers than transformers can build in a second."""
     for key, value in (*fields.root.items(), *fields.text.items()):
         if _LAYERS.search(key) and isinstance(value, int):
             check_size(value, MOST_LAYERS, f"{fields.source}: {key}", "correct the file")
@@ -117,8 +117,9 @@ def _text_module(config: Any) -> nn.Module:
 def _calls(module: nn.Module) -> Counter[str]:
     """Count the calls of each module in one forward pass, which shows layers that run repeatedly.
 
-    Tensors on the meta device have no values. Tests of all values, such as whether no token is
-    masked, return true. Searches for nonzero values, such as experts with tokens, find none.
+    Tensors on the meta device have no values. Tests over all values, such as whether no token is
+    masked, therefore return true. Searches for nonzero values, such as experts with tokens, find
+    none.
     """
     import torch
     from torch.overrides import TorchFunctionMode

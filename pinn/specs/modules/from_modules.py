@@ -48,7 +48,7 @@ def model_from_modules(
     Args:
         config: Parsed config.json.
         source: File name for error messages.
-        settings: Facts about the model that the config.json lacks.
+        settings: Information about the model that the config.json lacks.
         refusal: Error that states why the config's keys do not determine the layers.
 
     Raises:
@@ -132,7 +132,7 @@ class ModuleReader:
         return PinnError(f"{self._fields.source}: {self._built.title}: {text}")
 
     def _layer_list(self) -> tuple[str, list[nn.Module]]:
-        """Return path and modules of the layers, assuming the module list with the most weights."""
+        """Return path and modules of the layers, assumed to be the list with the most weights."""
         lists = {
             path: [*each.children()]
             for path, each in self._built.module.named_modules()
@@ -240,7 +240,7 @@ class ModuleReader:
             self._findings.refuse(path, module, f"a weight of {shape}")
 
     def _outside(self, module: nn.Module, path: str, layers: list[nn.Module]) -> None:
-        """Recognize the parts outside layers: norms, position tables, matrices of every token."""
+        """Recognize the parts outside layers: norms, position tables, matrices for every token."""
         for name, child in children(module):
             here = f"{path}.{name}".lstrip(".")
             if child is self._table or [*child.children()] == layers:

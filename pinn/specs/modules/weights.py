@@ -53,7 +53,7 @@ class Findings:
         self.unknown.append(f"{path} ({type(module).__name__}{': ' if why else ''}{why})")
 
     def side_projections(self) -> tuple[tuple[int, Projection], ...]:
-        """Return (number, matrix) of the matrices outside layers, which every GPU has whole."""
+        """Return (number, matrix) of the matrices outside layers, replicated on every GPU."""
         return tuple(
             (count, Projection(name, (Part(1, shape.outputs),), Part(1, shape.inputs)))
             for (name, shape), count in self.sides.items()
@@ -147,8 +147,8 @@ class Experts(NamedTuple):
 def experts_of(module: nn.Module, hidden: int) -> Experts | None:
     """Return the routed experts in a module's own tensors or children; None without any.
 
-    Experts are stored as tensors of three dimensions, as lists of equal networks, or (DBRX) as
-    matrices in which the rows of all experts follow each other.
+    Experts are stored as three-dimensional tensors, as lists of identical networks, or (DBRX) as
+    matrices in which the rows of all experts are concatenated.
     """
     own = [*module.parameters(recurse=False)]
     own += [p for _, child in children(module) for p in child.parameters(recurse=False)]
@@ -237,12 +237,12 @@ def read_experts(
 
 
 def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
-    """Return the ids of the experts' weight tensors that the mixture's module itself has."""
+    """Return the ids of the experts' weight tensors that belong to the mixture's module itself."""
     return {id(p) for p in holder.parameters() if holder is not module or p.dim() == 3}
 
 
 def _check_rest(module: nn.Module, own: set[int], number: int) -> None:
-    """Raise an error for weights of a mixture of experts whose role is unknown."""
+    """Check that the role of every weight of a mixture of experts is known."""
     for path in rest(module):
         parameter = module.get_parameter(path)
         is_bias = parameter.dim() == 2 and "bias" in path and parameter.shape[0] == number

@@ -41,9 +41,9 @@ class FoldNetwork:
 
 
 def coefficient_changes(checkpoint: Path, folds: Sequence[FoldNetwork]) -> pd.DataFrame:
-    """Return the log change of held-out deployments' coefficients when they are trained on.
+    """Return the log change of deployments' coefficients when they are added to the training data.
 
-    A change is from the fold's network, which held the deployment out, to the checkpoint's.
+    The change is from the fold's network, trained without the deployment, to the checkpoint's.
 
     Args:
         checkpoint: Checkpoint of the network that is trained on all data.

@@ -24,9 +24,9 @@ class KernelDistance:
 
     Attributes:
         total: Mean distance of the step's kernels in log units, weighted by their time. It is 0 if
-            each kernel itself was measured, and 0.69 if one size of each kernel is twice or half of
-            a measured size.
-        by_operator: Contribution of each operator to ``total``.
+            each kernel itself was measured, and 0.69 if one size of each kernel is twice or half a
+            measured size.
+        by_operator: Contribution of each operator (kernel type) to ``total``.
         elsewhere: Share of the time in kernels whose nearest measurement is on another GPU.
     """
 

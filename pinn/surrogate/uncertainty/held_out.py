@@ -30,13 +30,13 @@ def kernel_distance(
 ) -> KernelDistance:
     """Return the distance of one step from measured kernels.
 
-    The distance includes neither the quality of an operator's interpolation nor anything other than
+    The distance reflects neither the quality of an operator's interpolation nor anything other than
     kernels.
 
     Args:
         kernels: Fitted surrogates with the sizes that they were fitted to.
         deployment: Model, GPU and engine configuration.
-        batch: Text of the step's batch, as ``parse_batch`` reads it.
+        batch: Description of the step's batch, as ``parse_batch`` reads it.
 
     Raises:
         PinnError: If the batch cannot be read, or runs no kernel.
@@ -55,7 +55,7 @@ def kernel_distance(
 
 
 def _gpu_gap(use: KernelUse, gpu: GpuSpec) -> float:
-    """Return a GPU's distance from the GPU of a kernel's nearest measurement, in log units.
+    """Return a GPU's distance from the GPU with a kernel's nearest measurement, in log units.
 
     The distance is the larger of two log ratios, of memory bandwidth and of peak FLOP/s. It is 0 if
     the nearest kernel is pooled over several GPUs.
@@ -106,12 +106,12 @@ def described_steps(kernels: KernelSurrogates, steps: Sequence[Step]) -> pd.Data
 
 
 def decode_step(requests: float, prompt_tokens: float, output_tokens: float) -> str:
-    """Return the text of a decode step in which every request is in the middle of its output."""
+    """Describe a decode step in which every request has generated half of its output."""
     return f"{max(round(requests), 1)} decode @ {max(int(prompt_tokens + output_tokens / 2), 1)}"
 
 
 def shape_of(model: ModelSpec) -> str:
-    """Return a model's main sizes as text; models of equal text are held out together.
+    """Return a model's main sizes as text; models with the same text are held out together.
 
     >>> from pinn.specs.catalog import load_model
     >>> shape_of(load_model("meta-llama/Llama-3.3-70B-Instruct"))

@@ -55,9 +55,9 @@ def fit_half_widths(errors: pd.DataFrame, level: float = LEVEL) -> dict[str, Hal
     """Return the half-widths of the prediction intervals of step time (TPOT) and TTFT.
 
     Args:
-        errors: One row per measurement, with the columns ``split``, ``shape`` (equal for models of
-            the same architecture), ``gpu``, ``tpot`` and ``ttft`` (log errors of the prediction),
-            and ``GAINS``.
+        errors: One row per measurement, with the columns ``split``, ``shape`` (the same for models
+            of the same architecture), ``gpu``, ``tpot`` and ``ttft`` (log errors of the
+            prediction), and ``GAINS``.
         level: Share of measurements that the intervals must cover.
 
     Raises:
@@ -84,7 +84,7 @@ def _fit(errors: pd.DataFrame, metric: str, level: float) -> HalfWidth:
 
 
 def row_weights(errors: pd.DataFrame) -> Values:
-    """Return row weights that add up to 1: equal by group, then by split, then by row.
+    """Return row weights that sum to 1, split evenly over groups, then splits, then rows.
 
     A group is one model shape on one GPU.
 
@@ -128,9 +128,9 @@ _ROW = ["split", "row_id", "model", "shape", "gpu", "group"]
 def nested_intervals(errors: pd.DataFrame, level: float = LEVEL) -> pd.DataFrame:
     """Return half-widths for each held-out row, calibrated without the row's model or GPU.
 
-    A part that is held out of training is also held out of the calibration, in every split and for
-    every choice made in the calibration. For a held-out model, the part is all rows of models of
-    its shape, on any GPU. For a held-out GPU, it is all rows of this GPU.
+    Rows that are held out of training are also held out of calibration, in every split and for
+    every choice made in the calibration. For a held-out model, these are all rows of models with
+    its shape, on any GPU. For a held-out GPU, these are all rows of this GPU.
 
     Args:
         errors: Errors of one or more experiments, with the columns
@@ -168,11 +168,11 @@ def left_out_parts(errors: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, pd
 
 
 def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
-    """Return coverage and width by split and metric: for all data, and for each model or GPU.
+    """Return interval coverage and width by split and metric: for all data, and per model or GPU.
 
-    For all data, every model counts once: coverage is the mean of the models' coverages, and width
-    the mean of their widths. ``median_width`` is the median over all rows. For one model or GPU,
-    coverage and width are over its rows.
+    Over all data, every model has the same weight: coverage is the mean of the models' coverages,
+    and width the mean of their widths. ``median_width`` is the median over all rows. For one model
+    or GPU, coverage and width are over its rows.
 
     Returns:
         Table with columns ``split``, ``metric``, ``part`` (``all``, ``model`` or ``gpu``),
@@ -193,7 +193,7 @@ def coverage_table(evaluated: pd.DataFrame) -> pd.DataFrame:
 
 
 def _coverage(part: pd.DataFrame, by: str) -> dict[str, float]:
-    """Return coverage and interval widths of rows; each value of column ``by`` has equal weight."""
+    """Return coverage and interval widths of rows, weighting the values of ``by`` equally."""
     groups = part.groupby(by)
     coverage = groups["covered"].mean()
     return {
@@ -229,7 +229,7 @@ def calibrate(
 ) -> StatedIntervals:
     """Return intervals calibrated on all held-out data, with their coverage.
 
-    The coverage is from nested calibrations, which hold out the model or GPU that they evaluate.
+    The coverage comes from nested calibrations, which hold out the model or GPU that they evaluate.
 
     Args:
         errors: Errors of one or more experiments, as
@@ -238,7 +238,7 @@ def calibrate(
         coefficient_changes: Table of
             :func:`pinn.surrogate.uncertainty.coefficient_changes.coefficient_changes`.
         checkpoint: Checkpoint that the intervals belong to.
-        sources: Experiments that the errors are from, stored with the intervals.
+        sources: Experiments from which the errors come, stored with the intervals.
     """
     evaluated = nested_intervals(errors)
     found = fit_half_widths(errors)
@@ -258,7 +258,7 @@ def calibrate(
 
 
 def coefficient_half_widths(changes: pd.DataFrame) -> dict[str, float]:
-    """Return the P90 of each coefficient's absolute log change; each model and GPU counts once."""
+    """Return the P90 of each coefficient's absolute log change over models and GPUs."""
     weight = row_weights(changes)
     sizes = changes[list(NAMES)].abs()
     return {name: weighted_quantile(sizes[name].to_numpy(), weight, LEVEL) for name in NAMES}

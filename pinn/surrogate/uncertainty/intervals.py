@@ -58,8 +58,8 @@ class StatedIntervals:
         half_widths: Metric, ``tpot`` (step time) or ``ttft`` -> log half-width of its interval.
         widths: Factors of half-widths by metric and by trait (property of a deployment, such as its
             engine); empty before they are fitted.
-        coefficients: Log half-width of each coefficient's own change, by ``beta.NAME`` or
-            ``alpha.NAME``.
+        coefficients: Log half-width of the change of each coefficient when its model or GPU is
+            added to the training data, by ``beta.NAME`` or ``alpha.NAME``.
         kinds: Errors of held-out rows by type of weights and by what was measured on the GPU.
         errors: Values of an :class:`ErrorLaw`, by metric (``tpot``).
         belongs: Hashes of the checkpoint's settings and data, ``recipe_sha256`` and
@@ -87,7 +87,7 @@ class StatedIntervals:
         Args:
             metric: ``tpot`` or ``ttft``.
             deployment: Deployment that is predicted.
-            gpu_known: Whether serving data of the GPU are in the checkpoint's training data.
+            gpu_known: Whether the checkpoint's training data includes serving data for the GPU.
         """
         return self.log_half_widths(deployment, gpu_known)[metric]
 
@@ -152,7 +152,7 @@ def read_calibration(checkpoint: Path) -> StatedIntervals:
 
     Raises:
         PinnError: If the checkpoint's folder has no intervals, or if the intervals belong to
-            another checkpoint or layout.
+            another checkpoint or have a different layout.
     """
     path = calibration_path(checkpoint)
     if not path.is_file():
@@ -198,7 +198,7 @@ def step_half_width(half_widths: Mapping[str, float], batch: str) -> float:
 
     Args:
         half_widths: Half-widths of the deployment (:meth:`StatedIntervals.log_half_widths`).
-        batch: Text of the step's batch.
+        batch: Description of the step's batch.
 
     Raises:
         PinnError: If the batch cannot be read.

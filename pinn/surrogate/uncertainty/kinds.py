@@ -1,4 +1,4 @@
-"""Types of predictions by weights and GPU, and errors on held-out data of each type."""
+"""Types of predictions by weight format and GPU, and errors on held-out data of each type."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Situation:
     Attributes:
         deployment: Model, GPU and engine configuration.
         distance: Distance of the step from measured kernels.
-        gpu_known: Whether serving data of this GPU are in the training data.
+        gpu_known: Whether the training data includes serving data for this GPU.
     """
 
     deployment: Deployment
@@ -54,7 +54,7 @@ class KindErrors:
 
     Attributes:
         kind: Type of weights, such as ``4-bit experts``; or ``any``.
-        place: Text on what was measured on the GPU, such as ``a measured GPU``; or ``any``.
+        place: Description of what was measured on the GPU, such as ``a measured GPU``; or ``any``.
         rows: Number of rows.
         models: Number of models among the rows.
         median: Median APE of TPOT, as a fraction.
@@ -72,13 +72,13 @@ class KindErrors:
 
     @property
     def words(self) -> str:
-        """Return text on the type of weights and on what was measured on the GPU."""
+        """Describe the type of weights and what was measured on the GPU."""
         what = "all held-out data" if self.kind == ANY else self.kind
         return what if self.place == ANY else f"{what} on {self.place}"
 
 
 def kind_of(model: ModelSpec) -> str:
-    """Return the bits of most of a model's weights, and whether these are experts, as text.
+    """Describe the bit width of most of a model's weights, and whether these are experts.
 
     >>> from pinn.specs.catalog import load_model
     >>> kind_of(load_model("openai/gpt-oss-120b")), kind_of(load_model("Qwen/Qwen3-8B"))
@@ -102,11 +102,11 @@ def place_of(situation: Situation) -> str:
 
 
 def kinds_of_errors(errors: pd.DataFrame) -> list[KindErrors]:
-    """Return errors by type of weights and of GPU, then by type of weights, then of all rows.
+    """Return errors by type of weights and GPU, then by type of weights, then over all rows.
 
     Args:
-        errors: Table with the columns ``kind`` (of weights), ``place`` (text on what was measured
-            on the GPU), ``shape``, ``distance`` and ``tpot``, a log error.
+        errors: Table with the columns ``kind`` (of weights), ``place`` (description of what was
+            measured on the GPU), ``shape``, ``distance`` and ``tpot``, a log error.
     """
     parts = [
         *(((str(k), str(p)), part) for (k, p), part in errors.groupby(["kind", "place"])),
@@ -125,7 +125,7 @@ def _summed_up(kind: str, place: str, part: pd.DataFrame) -> KindErrors:
 
 
 def nearest_kind(kinds: Sequence[KindErrors], kind: str, place: str) -> KindErrors:
-    """Return the errors for a type of weights and GPU, or else of weights, or else of all rows."""
+    """Return the errors for a type of weights and GPU, or else of weights, or else for all rows."""
     wanted = [(kind, place), (kind, ANY), (ANY, ANY)]
     of = {(k.kind, k.place): k for k in kinds}
     return next(of[key] for key in wanted if key in of)

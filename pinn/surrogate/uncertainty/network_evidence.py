@@ -68,7 +68,7 @@ def _learned(found: CoefficientSet) -> dict[str, float]:
 
 
 def _distance(checkpoint: Path, deployment: Deployment) -> tuple[JsonObject, dict[str, float]]:
-    """Return JSON on the distance from the training data, and the network inputs outside it."""
+    """Return the distance from the training data as JSON, and network inputs outside its range."""
     space = training_space(Surrogate.load(checkpoint).checkpoint)
     located = space.locate([deployment])
     held_out = sorted(space.held_out_distances().tolist())
@@ -107,7 +107,7 @@ def _distance_words(
 
 
 def _far(stated: StatedIntervals, distance: float) -> list[str]:
-    """Return [warning] if a batch is farther from measured kernels than held-out data; else []."""
+    """Return a warning if a batch is farther from measured kernels than all held-out data."""
     farthest = max(kind.farthest for kind in stated.kinds)
     if distance <= farthest:
         return []
@@ -131,7 +131,7 @@ _UNSERVED = (
 def describe_trust(
     situation: Situation, outside: Mapping[str, float], calibration: StatedIntervals
 ) -> dict[str, Any]:
-    """Return the errors of held-out data of the same type, ready for JSON.
+    """Return the errors on held-out data of the same type, as JSON values.
 
     Args:
         situation: Situation of the step that represents the whole deployment.
@@ -164,7 +164,7 @@ def describe_trust(
 
 
 def _shown(situation: Situation, calibration: StatedIntervals) -> str:
-    """Return a sentence with the errors of held-out rows of the same or the nearest type."""
+    """Return a sentence with the errors on held-out rows of the same or the nearest type."""
     kind, place = kind_of(situation.deployment.model), place_of(situation)
     found = nearest_kind(calibration.kinds, kind, place)
     models = "1 model" if found.models == 1 else f"{found.models} models"

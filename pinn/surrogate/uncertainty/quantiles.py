@@ -33,7 +33,7 @@ Values = Float[np.ndarray, " n"]
 
 
 def weighted_quantile(values: Values, weight: Values, level: float) -> float:
-    """Return the smallest value that at least a share ``level`` of the weight is at or below.
+    """Return the smallest value with at least a share ``level`` of the weight at or below it.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.6)
     2.0
@@ -64,7 +64,8 @@ class ErrorLaw:
     """Distribution of measured times relative to predicted times.
 
     Attributes:
-        errors: Equally likely values of log(measured / predicted), in half-widths of the interval.
+        errors: Equally likely values of log(measured / predicted), in units of the interval's
+            half-width.
     """
 
     errors: Sequence[float]
@@ -92,15 +93,16 @@ class ErrorLaw:
         return sorted(self.errors)[max(place, 1) - 1]
 
     def held(self, holds: Callable[[float], bool]) -> float:
-        """Return the probability of meeting limits that a function, such as a simulation, checks.
+        """Return the probability of meeting limits that are checked by a function (a simulation).
 
         The probability is the share of ``errors`` at which the limits are met. It is found by
         bisection over the sorted errors.
 
         Args:
-            holds: Function of a prediction error, in half-widths of the interval. It returns
-                whether the limits are met if all predicted times change by this error. Limits that
-                are met at one error must also be met at every smaller one, whose times are shorter.
+            holds: Function that takes a prediction error, in half-widths of the interval, and
+                returns whether the limits are met if all predicted times change by this error.
+                Limits that are met at one error must also be met at every smaller error, which
+                makes times shorter.
 
         >>> ErrorLaw((-1.0, 0.0, 1.0, 2.0)).held(lambda error: error < 1.5)
         0.75

@@ -49,7 +49,7 @@ class TrainingSpace:
         anchors: Standardized inputs, one row per measured deployment.
         names: Name of each measured deployment.
         centre: Means that are subtracted from the inputs.
-        scale: Standard deviations that centered inputs are divided by.
+        scale: Standard deviations by which centered inputs are divided.
         low: Minimum of each standardized input in the training data.
         high: Maximum of each standardized input in the training data.
     """
@@ -73,10 +73,10 @@ class TrainingSpace:
         return Distances(nearest, distance[np.arange(len(at)), nearest], outside)
 
     def held_out_distances(self) -> Float[np.ndarray, " m"]:
-        """Return each measured deployment's distance from the nearest one with another model.
+        """Return each measured deployment's distance from the nearest one with a different model.
 
         In an evaluation that holds out models, these are the distances of the held-out models. The
-        result is empty if all deployments are of one model.
+        result is empty if all deployments have the same model.
         """
         models = np.array([name.rpartition(" on ")[0] for name in self.names])
         if len(set(models.tolist())) < 2:
@@ -104,7 +104,7 @@ def _pairwise(
 ) -> Float[np.ndarray, "n m"]:
     """Return the Euclidean distance of each row of ``a`` from each row of ``b``.
 
-    It is computed as a^2 + b^2 - 2 a b, which needs no array of all differences.
+    It is computed as a^2 + b^2 - 2 a b, which avoids an array of all differences.
     """
     squares = (a**2).sum(1)[:, None] + (b**2).sum(1) - 2 * a @ b.T
     return np.sqrt(np.maximum(squares, 0.0))

@@ -73,7 +73,7 @@ def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
 
 
 def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> float:
-    """Return the interval score of log errors; smaller is better, and every group counts once.
+    """Return the interval score of log errors; lower is better, and all groups weigh the same.
 
     The score is the mean width plus 2 / (1 - level) times the mean distance by which errors lie
     outside their intervals (Gneiting and Raftery (2007), "Strictly proper scoring rules,
@@ -84,13 +84,13 @@ def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> floa
 
 
 def with_traits(rows: pd.DataFrame, gpus_known: Mask) -> pd.DataFrame:
-    """Add a column for each of ``TRAITS`` to rows: the trait's amount in the row's deployment."""
+    """Add a column for each of ``TRAITS`` to rows: the trait's value for the row's deployment."""
     pairs = list(zip(rows["deployment"], gpus_known.tolist(), strict=True))
     return rows.assign(**{name: [of(*pair) for pair in pairs] for name, of in TRAITS.items()})
 
 
 def group_weights(rows: pd.DataFrame) -> Rows:
-    """Return row weights that add up to 1: equal by group, metric, configuration, then row."""
+    """Return row weights that sum to 1, split evenly over groups, metrics, configurations, rows."""
     weight, key = np.ones(len(rows)), ["group"]
     for column in ("metric", "configuration"):
         weight /= rows.groupby(key)[column].transform("nunique").to_numpy()

@@ -34,7 +34,7 @@ _WORTH_SAYING = 1.1
 
 
 def trait_words(name: str) -> str:
-    """Return a trait's name, with its definition if the name does not explain itself.
+    """Return a trait's name, with its definition if the name is not self-explanatory.
 
     >>> trait_words("narrow layers")
     'narrow layers (hidden size below 4,096)'

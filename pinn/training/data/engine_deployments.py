@@ -1,4 +1,4 @@
-"""Readers of measured deployments on SGLang and TensorRT-LLM, and importers of all engines."""
+"""Readers of measured deployments on SGLang and TensorRT-LLM, and importers for all engines."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def several_nodes(rows: pd.DataFrame) -> pd.Series:
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows that only launch scripts with speculation fit, and their copies.
+    """Return a mask of rows that only match launch scripts with speculation, and of their copies.
 
     A copy of such a row is another row of the same measurement.
     """
@@ -51,11 +51,11 @@ def mtp_beside_plain(rows: pd.DataFrame) -> pd.Series:
     """Return a mask of DeepSeek rows on B200 that may have run multi-token prediction (MTP).
 
     The rows are fp8 rows of 2026-03-25 on SGLang with TP 8 and without EP, except those of
-    configuration 87. Launch scripts with and without MTP fit them. Loads of up to 64 requests were
-    run twice that day on one image. In each of 11 pairs, one run has 0.67 to 0.91 of the other's
-    TPOT and 1.0 to 2.1 times its TTFT, as MTP would cause. According to the database dump,
-    configuration 87 runs without MTP. Rows whose TPOT differs from configuration 87's belong to the
-    configuration that may run MTP.
+    configuration 87. They match launch scripts both with and without MTP. Loads of up to 64
+    requests were run twice that day with the same image. In each of 11 pairs, one run has 0.67 to
+    0.91 times the other's TPOT and 1.0 to 2.1 times its TTFT, as expected with MTP. According to
+    the database dump, configuration 87 runs without MTP. Rows whose TPOT differs from configuration
+    87's belong to the configuration that may run MTP.
     """
     suspect = (
         (rows["engine"] == SGLANG)
@@ -114,10 +114,10 @@ MTP_FILTERS = {**_OF_THE_BENCHMARK, "no sign of multi-token prediction": shows_n
 
 
 def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows to drop: all but the second campaign's (harrli) reliable rows.
+    """Return a mask of rows to drop: all except reliable rows of the second campaign (harrli).
 
-    Reliable rows are the campaign's rows of SGLang and of TensorRT-LLM 1.0.0rc3. The campaign's
-    rows of TensorRT-LLM 1.2 and 1.3 state loads that were not run. Some of these rows state no
+    Reliable rows are the campaign's rows for SGLang and for TensorRT-LLM 1.0.0rc3. The campaign's
+    rows for TensorRT-LLM 1.2 and 1.3 give loads that cannot have been run: some give no
     concurrency, others more requests than batch size times replicas.
     """
     checked = (rows["engine"] == SGLANG) | (rows["engine_version"] == "1.0.0rc3")
@@ -125,7 +125,7 @@ def not_of_checked_campaign(rows: pd.DataFrame) -> pd.Series:
 
 
 def not_dense_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows to drop: all but the second campaign's (harrli) 16-bit rows."""
+    """Return a mask of rows to drop: all except 16-bit rows of the second campaign (harrli)."""
     return ~(silicon.from_other_campaign(rows) & (rows["precision"] == "bf16"))
 
 
@@ -162,11 +162,11 @@ def read_engines(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
 
     Returns:
         Rows as :func:`pinn.training.data.silicon.read_silicon` returns them, with ``apart``, the
-        reason to report a row separately (empty for most); and the counts of rows.
+        reason to report a row separately (mostly empty); and the counts of rows.
 
     Raises:
-        PinnError: If the package or the file is missing, lacks a column, or has a model or a
-            precision that is unknown to this reader.
+        PinnError: If the package or the file is missing, lacks a column, or has an unknown model or
+            precision.
     """
     return _read(path, ENGINE_FILTERS)
 
@@ -182,8 +182,8 @@ def read_every_engine(path: Path | None = None) -> tuple[pd.DataFrame, ReadRepor
         read, refused by each filter, and accepted.
 
     Raises:
-        PinnError: If the package or the file is missing, lacks a column, or has a model or a
-            precision that is unknown to this reader.
+        PinnError: If the package or the file is missing, lacks a column, or has an unknown model or
+            precision.
     """
     vllm, of_vllm = silicon.read_silicon(path)
     others, of_others = read_engines(path)
@@ -208,7 +208,7 @@ def read_other_campaign() -> tuple[pd.DataFrame, ReadReport]:
     The rows are used only to evaluate TPOT, since the campaign's benchmark client is unknown.
 
     Returns:
-        Rows and counts as :func:`read_engines` returns them. ``ttft_s`` has no known meaning.
+        Rows and counts as :func:`read_engines` returns them. The meaning of ``ttft_s`` is unknown.
     """
     reason = "not from the second campaign, or from its TensorRT-LLM releases after 1.0.0rc3"
     return _read(None, {reason: not_of_checked_campaign})
@@ -219,8 +219,8 @@ def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
 
     The rows are used only to evaluate TPOT, since the campaign's benchmark client is unknown.
 
-    The campaign's 8-bit and mixture-of-experts rows state impossible loads. Some are faster than
-    the memory bandwidth allows, others differ by a factor of two at one load.
+    The campaign's 8-bit and mixture-of-experts rows are excluded as implausible. Some are faster
+    than the memory bandwidth allows, others differ by a factor of two at the same load.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them.
@@ -232,8 +232,8 @@ def read_dense_campaign() -> tuple[pd.DataFrame, ReadReport]:
 def read_speculating() -> tuple[pd.DataFrame, ReadReport]:
     """Read the rows with unrecorded multi-token prediction (MTP), which are not used for training.
 
-    The number of accepted tokens is not recorded. ``drafts`` is the number of drafted tokens if all
-    launch scripts that fit a row use speculative decoding.
+    The number of accepted tokens is not recorded. ``drafts`` is the number of draft tokens if all
+    launch scripts that match a row use speculative decoding.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them.
@@ -245,7 +245,7 @@ def read_other_attention() -> tuple[pd.DataFrame, ReadReport]:
     """Read rows of models with linear or sparse attention, for evaluation only.
 
     The filters are those of :func:`read_engines`, except that images of development releases are
-    allowed for GLM-5, which ran on no other.
+    allowed for GLM-5, which was run on no others.
 
     Returns:
         Rows and counts as :func:`read_engines` returns them; ``apart`` is ``LINEAR`` or ``SPARSE``.
@@ -275,9 +275,9 @@ def _read(
 
 
 def _canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return filtered rows in the columns of observations, with the added column ``apart``.
+    """Return filtered rows with the columns of observations and the additional column ``apart``.
 
-    ``apart`` is the reason to report a row separately, mostly empty.
+    ``apart`` is the reason to report a row separately, and is mostly empty.
     """
     found = sample.canonical(rows)
     deepseek = found["model"].str.contains("DeepSeek") & (found["gpu"] == "b300_sxm")
@@ -299,7 +299,7 @@ def import_silicon(target: Path | str, source: Path | str | None = None) -> Read
         Counts of rows read, refused by each filter, and accepted.
 
     Raises:
-        PinnError: If the package or file is missing or does not have the expected content.
+        PinnError: If the package or file is missing, or the file lacks the expected content.
     """
     return _written(silicon.read_silicon(None if source is None else Path(source)), target)
 

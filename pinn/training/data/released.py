@@ -16,7 +16,7 @@ PEERS = {
 def released_measurements() -> pd.DataFrame:
     """Read the number of measured deployments per engine release.
 
-    The table covers all measurements, so that reports need no access to the measurements.
+    The table summarizes all measurements, so that reports do not need access to them.
     ``scripts/count_measured.py`` writes the table.
     """
     path = data_folder("engines") / MEASURED_FILE
@@ -27,9 +27,9 @@ def released_predictions(peer: str = "aiconfigurator") -> pd.DataFrame:
     """Read another estimator's predictions of the evaluated rows of ``silicon_sample.csv``.
 
     The estimators sum a step's time from measured kernels, including kernels of the predicted
-    model. Their task is therefore easier than that of pinn for a model that it was not trained on.
+    model. Their task is therefore easier than pinn's for a model on which pinn was not trained.
     ``scripts/predict_aiconfigurator.py`` and ``scripts/predict_aisimulate.py`` recreate the files.
-    AISimulate predicts only vLLM's rows.
+    AISimulate predicts only rows for vLLM.
 
     Args:
         peer: Name of the estimator, one of ``PEERS``.

@@ -1,8 +1,8 @@
 """Filters of the public benchmark's measured deployments before training.
 
 The filters are applied in a fixed order. Each filter is a function of the decoded rows of
-:mod:`pinn.measurements.deployments.silicon` that returns a mask, true for each row to drop. A
-filter is given only the rows that all earlier filters kept.
+:mod:`pinn.measurements.deployments.silicon` that returns a mask, true for each row to drop. Each
+filter receives only the rows that all earlier filters kept.
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ SETTINGS = tuple(
 
 
 def from_other_campaign(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows of files under ``/Users/harrli``, with undocumented load and client.
+    """Return a mask of rows from files under ``/Users/harrli``, with undocumented load and client.
 
-    These files have other models, lengths and engines than the public benchmark and were written by
-    another tool. The meaning of their concurrency and lengths is therefore unproven.
+    These files cover different models, lengths and engines from the public benchmark and were
+    written by another tool. The meaning of their concurrency and lengths is therefore uncertain.
     """
     return rows["source"].str.contains("harrli")
 
@@ -51,15 +51,16 @@ def saturated_gpt_oss_on_h100(rows: pd.DataFrame) -> pd.Series:
 
 
 def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Series:
-    """Return a mask of copies of a measurement in several dumps, so that each counts once.
+    """Return a mask of duplicate measurements across dumps, so that each is counted once.
 
-    A copy has the same model, GPU, precision, lengths, tensor-parallel size and concurrency, and
-    the same TPOT to 0.01 ms. If the dated database dump has a copy, this copy is kept, because
-    it names the configuration and the run. Otherwise the first row of the file is kept.
+    Duplicates have the same model, GPU, precision, lengths, tensor-parallel size and concurrency,
+    and the same TPOT to 0.01 ms. The row from the dated database dump is kept if there is one,
+    because it identifies the configuration and the run. Otherwise the first row of the file is
+    kept.
 
     Args:
         rows: Decoded rows.
-        key: Columns that are equal in copies, in addition to concurrency and TPOT.
+        key: Columns that are the same in duplicates, in addition to concurrency and TPOT.
     """
     preferred = with_rounded_tpot(rows).assign(dumped=rows["source"].str.startswith("db-dump"))
     preferred = preferred.sort_values("dumped", ascending=False, kind="stable")
@@ -67,15 +68,15 @@ def copy_across_dumps(rows: pd.DataFrame, key: Sequence[str] = _POINT) -> pd.Ser
 
 
 def with_rounded_tpot(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the column ``tpot_10us``, TPOT in ms rounded to 0.01, by which copies are recognized."""
+    """Add the column ``tpot_10us``, TPOT in ms rounded to 0.01, which identifies duplicates."""
     return rows.assign(tpot_10us=(rows["tpot_s"] * 1e3).round(2))
 
 
 def queueing(rows: pd.DataFrame) -> pd.Series:
     """Return a mask of rows whose requests queued: TTFT is above 3 s and 8 % of the decode time.
 
-    The decode time is output tokens x TPOT. The engine of such a row did not run the stated number
-    of requests at once.
+    The decode time is output tokens x TPOT. In such a row, the engine did not run the stated number
+    of requests concurrently.
     """
     generation_s = rows["output_tokens"] * rows["tpot_s"]
     return (rows["ttft_s"] > 3) & (rows["ttft_s"] > 0.08 * generation_s)
@@ -84,8 +85,9 @@ def queueing(rows: pd.DataFrame) -> pd.Series:
 def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
     """Return a mask of rows whose TPOT exceeds 1.15 times the TPOT at 1 to 4 times the load.
 
-    A step with more requests does not run faster, so the marked run was disturbed. Rows are
-    compared only within the same series and flags and the same date or engine version.
+    A step with more requests does not run faster, so the marked run must have been disturbed. Rows
+    are compared only within the same series, with the same flags and the same date or engine
+    version.
     """
     same = [*SERIES, *SETTINGS]
     columns = [*same, "concurrency", "tpot_s", "date", "engine_version"]
@@ -101,9 +103,9 @@ def slower_than_busier(rows: pd.DataFrame) -> pd.Series:
 
 
 def slower_rerun(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of runs with a TPOT over 15 % above that of a run with equal load and flags.
+    """Return a mask of runs whose TPOT is over 15 % above a run with the same load and flags.
 
-    The two runs also have equal engine versions. Independent re-runs have a median difference of
+    The two runs also have the same engine version. Independent re-runs have a median difference of
     0.7 %, so a gap of 15 % indicates a disturbed run.
     """
     point = [*SERIES, *SETTINGS, "concurrency", "engine_version"]
@@ -139,7 +141,7 @@ def read_silicon(path: Path | None = None) -> tuple[pd.DataFrame, ReadReport]:
         refused by each filter, and accepted.
 
     Raises:
-        PinnError: If the package or the file is missing, lacks a column, or has a model or a
-            precision that is unknown to this reader.
+        PinnError: If the package or the file is missing, lacks a column, or has an unknown model or
+            precision.
     """
     return read_sample(path, (VLLM,), FILTERS, decode, canonical)

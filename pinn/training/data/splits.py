@@ -1,6 +1,6 @@
 """Fixed splits of observations into training and test rows.
 
-Splits involve no randomness, so held-out data stay held out. Each split holds out a model, a GPU,
+Splits involve no randomness, so held-out data remain held out. Each split holds out a model, a GPU,
 lengths, a parallelism or a number format. Errors on the test rows show how well predictions
 transfer to unseen deployments.
 """
@@ -23,7 +23,7 @@ class Split:
 
     Attributes:
         name: Name that is unique within its list, such as ``model=openai/gpt-oss-120b``.
-        held_out: Models, GPUs or deployments of the test rows.
+        held_out: Held-out models, GPUs or deployments, which are those of the test rows.
         train_ids: Row ids to train on.
         test_ids: Row ids to test on; none is in ``train_ids``.
     """
@@ -42,7 +42,7 @@ class Split:
 
 
 def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
-    """Return one split per value of a column, which tests on the rows with this value.
+    """Return one split per value of a column, with the rows of this value as test rows.
 
     Args:
         column: Column whose values are held out; ``lengths`` means pairs of nominal prompt and
@@ -65,7 +65,7 @@ def leave_one_out(column: str, rows: pd.DataFrame) -> list[Split]:
 
 
 def hopper_to_blackwell(rows: pd.DataFrame) -> list[Split]:
-    """Return one split: training on GPUs of compute capability 9, testing on 10 and above.
+    """Return one split: train on GPUs of compute capability 9, test on 10 and above.
 
     Raises:
         PinnError: If the training rows or the test rows are empty.
@@ -81,9 +81,9 @@ FOUR_BITS = ("nvfp4", "mxfp4", "mxfp4_mxfp8", "int4")
 
 
 def eight_to_four_bits(rows: pd.DataFrame) -> list[Split]:
-    """Return one split: training on 8-bit deployments, testing on 4-bit deployments.
+    """Return one split: train on 8-bit deployments, test on 4-bit deployments.
 
-    Models that were measured only in four bits are unseen in training.
+    Models that were measured only in 4-bit formats are unseen in training.
 
     Raises:
         PinnError: If the training rows or the test rows are empty.
@@ -109,7 +109,7 @@ SPLITS: dict[str, Callable[[pd.DataFrame], list[Split]]] = {
 def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict[str, list[Split]]:
     """Return the splits of each split method, and write them to a folder as JSON.
 
-    The files are a record of the rows on which each result was tested.
+    The files record the rows on which each result was tested.
 
     Raises:
         PinnError: If a name is not a key of ``SPLITS``.
@@ -124,7 +124,7 @@ def named_splits(names: Sequence[str], rows: pd.DataFrame, folder: Path) -> dict
 
 
 def deployment_keys(rows: pd.DataFrame) -> pd.Series:
-    """Return a text per row that is equal for all rows of a deployment."""
+    """Return a string per row that is the same for all rows of a deployment."""
     tp = rows["tensor_parallel_size"].astype("int64")
     dp = rows["data_parallel_size"].astype("int64")
     ep = (tp * dp).where(rows["enable_expert_parallel"], 1)
@@ -135,7 +135,7 @@ def deployment_keys(rows: pd.DataFrame) -> pd.Series:
 
 
 def write_splits(splits: Sequence[Split], path: Path) -> None:
-    """Write splits as JSON, as a record of the rows on which each result was tested."""
+    """Write splits as JSON, to record the rows on which each result was tested."""
     write_json_file(path, splits, indent=1)
 
 
