@@ -265,11 +265,11 @@ def launched(
     """Return the flag values that a launch command and further engine flags set.
 
     Args:
-        command: Launch command, as for ``--serve``; None without one.
-        words: Engine flags that are no options of the command.
+        command: Launch command, as for ``--serve``; None if there is none.
+        words: Engine flags that are not options of the command.
         given: Other flags; ``engine`` and ``engine_version`` apply to ``words`` if there is no
             launch command, or if the command's image names no release.
-        gpu: Comma-separated names of GPUs; None without GPUs.
+        gpu: Comma-separated names of GPUs; None if there are no GPUs.
         fields: Names of the flags that apply to the calling function.
 
     Returns:

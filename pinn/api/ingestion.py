@@ -27,7 +27,7 @@ class Ingested:
 
     Attributes:
         folder: Folder of the tables, for ``pinn.calibrate(observations=...)``.
-        report: Printed text with the counts of data read, accepted and refused.
+        report: Printed text with the counts of data read, accepted and rejected.
         left_out: Number of benchmark files, runs and lines that could not be read.
     """
 

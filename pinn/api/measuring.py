@@ -1,4 +1,4 @@
-"""Measurements of whole steps of a server, and programs that make such measurements."""
+"""Measurements of engine steps of a server, and programs that make such measurements."""
 
 import subprocess
 import tempfile
@@ -84,7 +84,7 @@ def measure(
     say: Callable[[str], object] = lambda _: None,
     **given: object,
 ) -> Measured:
-    """Measure whole steps of vLLM on this machine's GPU, as ``pinn measure`` does.
+    """Measure engine steps of vLLM on this machine's GPU, as ``pinn measure`` does.
 
     Args:
         model: Folder with a config.json, or a name that vLLM knows.

@@ -30,7 +30,7 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return each model's types of attention or recurrent layers, as text by model name."""
+        """Return each model's types of attention or recurrent layers, as a string by model name."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:

@@ -91,7 +91,7 @@ def plan(
             ``"ttft<=1s, tpot<=40ms for 95 %"``; required.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
-        price: Price per GPU and hour, as a mapping, as text such as ``"H100=2.5 H200=3.2"``, or a
+        price: Price per GPU-hour, as a mapping, as a string such as ``"H100=2.5 H200=3.2"``, or a
             file of prices. [default: rows are sorted by the number of GPUs]
         purchase_price: Purchase price of each GPU that you own, as a mapping or text; converted to
             a cost per hour.

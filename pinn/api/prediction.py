@@ -160,7 +160,7 @@ def predict_many(
     Args:
         configurations: A DataFrame or an iterable of mappings with model, gpu and the engine's
             flags as keys; a mapping of lists, whose combinations are all predicted; such a mapping
-            as text (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
+            as a string (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
         batch: One or several batches to time; each has its own columns, in microseconds.
         **given: Keyword arguments listed below; model, GPU and engine flags apply to rows that do
             not set them.
@@ -168,20 +168,19 @@ def predict_many(
     Returns:
         Table with one row per configuration, in the given order and with the index of a given
         DataFrame. The first columns are the keys of all rows as they were given, and own
-        identifiers: columns named ``id`` or ``..._id``. Coefficients are in the columns
-        ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in SI units. For each batch, columns have
-        the step time, its 90 % interval, the roofline lower bound, whether the batch fits into the
-        KV cache (``fits_kv_cache``) and marks (limits that the batch exceeds). Then follow
-        ``starts`` (whether the engine certainly starts), ``verdict`` (``starts``, ``may not
-        start``, ``does not start`` or ``invalid``), ``reason`` (null if the engine starts),
-        ``fits`` (whether it starts with the predicted memory), the KV tokens, the smallest
-        tensor-parallel size, and the nearest measured deployment. With ``skip_invalid``, a
-        configuration that the engine refuses or that cannot be predicted has a reason and no
-        predictions; a warning states their number.
+        identifiers: columns named ``id`` or ``..._id``. Coefficients are in the columns ``beta.NAME
+        [unit]`` and ``alpha.NAME [unit]``, in SI units. For each batch, columns have the step time,
+        its 90 % interval, the roofline lower bound, whether the batch fits into the KV cache
+        (``fits_kv_cache``) and marks (limits that the batch exceeds). Then follow ``starts``
+        (whether the engine certainly starts), ``verdict`` (``starts``, ``may not start``, ``does
+        not start`` or ``invalid``), ``reason`` (null if the engine starts), ``fits`` (whether it
+        starts with the predicted memory), the KV tokens, the smallest tensor-parallel size, and the
+        nearest measured deployment. With ``skip_invalid``, a configuration that the engine rejects
+        or that cannot be predicted has a reason and no predictions; a warning states their number.
 
     Raises:
         PinnError: If a row has an unknown flag or a value of the wrong type; without
-            ``skip_invalid`` also if the engine refuses a row, or its model or GPU is unknown.
+            ``skip_invalid`` also if the engine rejects a row, or its model or GPU is unknown.
     """
     import pandas as pd
 
@@ -198,7 +197,7 @@ def predict_many(
 def arrow_table(
     configurations: AnyConfigurations, batch: str | Sequence[str], given: Mapping[str, object]
 ) -> tuple[pa.Table, list[str]]:
-    """Return the table of :func:`predict_many`, and the reason of each refused row."""
+    """Return the table of :func:`predict_many`, and the reason of each rejected row."""
     from pinn.export.coefficient_table import many_table
 
     own = {"configurations": configurations, "batch": batch}

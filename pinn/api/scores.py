@@ -193,7 +193,7 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
         **given: No further arguments.
 
     Raises:
-        PinnError: If the file does not exist or is no table of kernel errors.
+        PinnError: If the file does not exist or is not a table of kernel errors.
     """
     from pinn.kernels.heldout import TABLE_COLUMNS, operator_grid
 

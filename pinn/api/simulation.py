@@ -191,7 +191,7 @@ def read_rates(text: str | None) -> list[float]:
     """Parse comma-separated rates in requests/s; None gives an empty list.
 
     Raises:
-        PinnError: If a rate is no number.
+        PinnError: If a rate is not a number.
     """
     if text is None:
         return []

@@ -185,7 +185,7 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
 
 
 def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
-    """Return intervals to calibrate to, chosen at random up to the budget, in order of time.
+    """Return intervals to calibrate to, chosen at random up to the budget, in chronological order.
 
     Raises:
         PinnError: If there are no intervals, or the budget is not positive.
@@ -296,7 +296,7 @@ class Verdict:
 
     @property
     def figures(self) -> list[str]:
-        """Return the errors before and after calibration, and their change, as text."""
+        """Return the errors before and after calibration, and their change, as a string."""
         if self.before is None or self.after is None:
             factor = float(np.exp(self.gain))
             change = f"{factor:.2f} +- {factor * self.standard_error:.2f} x"
@@ -318,8 +318,8 @@ def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.
 
     Args:
         where: Name of the held-out data.
-        before: Relative errors before the calibration, in order of time.
-        after: Relative errors after the calibration, in order of time.
+        before: Relative errors before the calibration, in chronological order.
+        after: Relative errors after the calibration, in chronological order.
         weight: Weight of each error when they are averaged; weights may have any scale.
     """
     share = np.broadcast_to(weight, before.shape)

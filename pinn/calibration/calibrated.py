@@ -1,4 +1,4 @@
-"""Calibrations of a server to its step traces, or to measured times of whole steps."""
+"""Calibrations of a server to its step traces, or to measured times of engine steps."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
@@ -189,7 +189,7 @@ Rows = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class StepCalibration(ServerCalibration):
-    """Calibration of beta to measured times of whole steps; alpha stays unchanged.
+    """Calibration of beta to measured times of engine steps; alpha stays unchanged.
 
     Attributes:
         steps: Measured batches with the median step time of each.

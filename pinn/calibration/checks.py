@@ -62,7 +62,7 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
 
 
 def check_engine(deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if the engine would refuse to start with the flags of a measured server."""
+    """Yield a finding if the engine would reject to start with the flags of a measured server."""
     found = refusal_of(deployment)
     if found is not None:
         yield f"the engine would not start: {found.reason}: {found.remedy} ({found.source})"
@@ -100,10 +100,10 @@ _EXPLAINED = 1.2
 def alternatives(
     deployment: Deployment, flags: tuple[str, ...]
 ) -> Iterator[tuple[str, Deployment]]:
-    """Yield variants of a deployment with one flag changed, each with the changed flag as text.
+    """Yield variants of a deployment with one flag changed, each with the changed flag as a string.
 
     Args:
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         flags: Flags to change, one at a time: fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
     values_of = {**_VALUES, "gpu": list_gpus()}
@@ -130,7 +130,7 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
 
     Args:
         blocks: Number of KV blocks that the server reports.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
     """
     expected, room = _blocks_and_room(deployment)
     if expected is not None and abs(blocks - expected) <= room:
@@ -159,7 +159,7 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
 
     Args:
         log: Start-up log of the measured server.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
 
     Raises:
         PinnError: If the log belongs to another server or to a failed start.
@@ -204,7 +204,7 @@ def check_speed(
     Args:
         ratio: Function of a deployment that returns the median ratio of measured to predicted
             times.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         what: Subject and verb of the finding, such as ``steps take``.
     """
     got = ratio(deployment)
@@ -264,7 +264,7 @@ def check_traces(
 
     Args:
         traces: Ingested trace tables (steps, cycles, requests, snapshots).
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         coefficients_of: Function of a deployment or its variant that returns its coefficients
             before calibration.
 
@@ -307,7 +307,7 @@ def other_model(name: str, deployment: Deployment) -> Iterator[str]:
 
     Args:
         name: Model name in the file; unknown names give no finding.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
     """
     if find_in_catalog(name) is None:
         return

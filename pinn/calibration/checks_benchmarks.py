@@ -44,7 +44,7 @@ def check_benchmarks(
 
     Args:
         runs: Benchmark runs of one server.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         coefficients_of: Function of a deployment or its variant that returns its coefficients
             before calibration.
     """

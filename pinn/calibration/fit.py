@@ -103,7 +103,7 @@ class Fit:
         found: Calibration: coefficients before and after the fit, and changes in held-out error.
         coefficients: Coefficients that ``pinn calibrate`` writes.
         kept: Whether held-out error improved.
-        first: Preceding fit to measured steps of the same server; None without one.
+        first: Preceding fit to measured steps of the same server; None if there is none.
     """
 
     found: AnyCalibration
@@ -174,7 +174,7 @@ def fit_measured_steps(
     runs: Runs = (),
     engine: EngineSpec | None = None,
 ) -> Fit:
-    """Fit coefficients to measured whole steps, then to serving benchmarks of the same server.
+    """Fit coefficients to measured engine steps, then to serving benchmarks of the same server.
 
     The fit to runs is kept if its error on held-out loads is below that of the fit to steps.
     Otherwise the fit to steps is kept. Arguments and errors are those of :func:`fit_benchmarks`.

@@ -201,11 +201,11 @@ def checkpoint_prior(
 ) -> tuple[Prior, str | None]:
     """Return the prior of a deployment's coefficients, and a note for the user or None.
 
-    Without intervals beside the checkpoint, the covariance is an assumption. The note then states
+    Without intervals next to the checkpoint, the covariance is an assumption. The note then states
     the reason.
 
     Args:
-        checkpoint: Checkpoint of the network, with its intervals beside it.
+        checkpoint: Checkpoint of the network, with its intervals next to it.
         deployment: Deployment to calibrate.
         coefficients: Coefficients of the deployment before the calibration.
     """

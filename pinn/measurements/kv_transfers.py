@@ -50,7 +50,7 @@ class KvTransfers:
         load: Whether each entry is a load (host to GPU) rather than a store (GPU to host).
         in_bytes: Whether sizes are in bytes.
         committed: Number of stores to host memory that can be read, according to KV events.
-        report: Counts of events or pages read and refused.
+        report: Counts of events or pages read and rejected.
     """
 
     count: Float[np.ndarray, " transfers"]

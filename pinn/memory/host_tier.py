@@ -180,7 +180,7 @@ def _block_s(
 ) -> float:
     """Return the time to transfer a block in seconds: bytes over the link, and time per copy.
 
-    From vLLM 0.31 on, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to
+    Since vLLM 0.31, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to
     0.22, all layers of a block are contiguous (OffloadingConnector.prefer_cross_layer_blocks).
     Before 0.15, each layer has a page of keys and one of values (worker/cpu_gpu.py, split_k_and_v).
     """

@@ -56,7 +56,7 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 
     Raises:
         PinnError: If the weights do not fit, or if the engine requires room for one request of
-            max_model_len and the cache is smaller; the message has the numbers.
+            max_model_len and the cache is smaller; the message includes the numbers.
     """
     layout, total = empty_layout(deployment), engine.num_gpu_blocks_override
     if total is None:
@@ -101,7 +101,7 @@ def cache_ends(
 ) -> tuple[EngineSpec, EngineSpec]:
     """Return the engine settings with the upper and with the lower bound of the KV cache size.
 
-    Both caches have room for at least one request of ``tokens`` tokens. If the user gives the
+    Both caches have room for at least one request of ``tokens`` tokens. If the user specifies the
     cache's memory or blocks, the two bounds are equal.
     """
     engine = engine or DEFAULT_SETTINGS
@@ -271,9 +271,9 @@ def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
 def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int]:
     """Return a function from usable blocks to KV cache tokens, as the engine's release logs them.
 
-    Up to vLLM 0.20.0, the tokens are blocks / groups x tokens of the smallest block. From 0.20.1
-    on, they are the tokens of as many requests of max_model_len as fit
-    (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
+    Up to vLLM 0.20.0, the tokens are blocks / groups x tokens of the smallest block. since 0.20.1,
+    they are the tokens of as many requests of max_model_len as fit (vllm/v1/core/kv_cache_utils.py:
+    _report_kv_cache_config).
     """
     if not deployment.recipe.counts_longest_requests:
         groups, size = logged_groups(deployment, layout)

@@ -63,7 +63,7 @@ class KvLayout:
         return self.full_groups * blocks + self.window_groups * windowed
 
     def token_bytes(self, block_size: int) -> float:
-        """Return the KV cache bytes per token and GPU, over the layers that cache every token."""
+        """Return the KV cache bytes per token per GPU, over the layers that cache every token."""
         return self.block_bytes / block_size * self.full_groups
 
 
@@ -167,7 +167,7 @@ def _layout(
 
 
 def cached_window(model: ModelSpec) -> int:
-    """Return the number of tokens in the widest window of all layers; 0 without windows."""
+    """Return the number of tokens in the widest window of all layers; 0 if there are no windows."""
     return max((mixer.window_tokens or 0 for mixer in cached_attention(model)), default=0)
 
 
@@ -225,7 +225,7 @@ class CacheBytes:
 
         For an fp8 cache, FlashMLA's kernels for sparse attention use the format ``fp8_ds_mla``. On
         data-center Blackwell, FlashInfer's kernels use plain fp8. SGLang runs FlashInfer's kernels
-        there, and vLLM prefers them from 0.17 on (vllm platforms/cuda.py: _get_backend_priorities,
+        there, and vLLM prefers them since 0.17 (vllm platforms/cuda.py: _get_backend_priorities,
         layers/attention/mla_attention.py; sglang 0.5.12 mem_cache/memory_pool.py:
         NSATokenToKVPool).
         """
@@ -236,7 +236,7 @@ class CacheBytes:
 
 
 def layer_kv_bytes(group: LayerGroup, tp: int, each: CacheBytes) -> float:
-    """Return the cached bytes per token, layer and GPU, including the indexer's key.
+    """Return the cached bytes per token per layer per GPU, including the indexer's key.
 
     A layer without keys, or with another layer's keys, has 0 bytes. Sparse latent attention in
     format ``fp8_ds_mla`` has 656 bytes: 512 of 8-bit elements, a float32 scale per 128 elements,

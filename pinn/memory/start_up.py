@@ -36,7 +36,7 @@ class StartUp:
     Attributes:
         deployment: Deployment of the configuration.
         engine: Further engine settings, such as the size of the KV cache.
-        log: Start-up log of a server with this configuration; None without one.
+        log: Start-up log of a server with this configuration; None if there is none.
     """
 
     deployment: Deployment
@@ -162,7 +162,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
     """Check that a deployment's engine starts at the lower bound of KV memory.
 
     Raises:
-        PinnError: If the engine does not start; the message has the flags to change.
+        PinnError: If the engine does not start; the message includes the flags to change.
     """
     if engine.num_gpu_blocks_override is not None:
         return

@@ -58,7 +58,7 @@ class StartupLog:
         tensor_parallel_size: Tensor-parallel size that the user requested.
         weights: Memory used by loading the model and, if there is one, the draft model.
         non_torch: Memory of CUDA and libraries, which PyTorch does not allocate.
-        activation_peak: Activations of the largest step. vLLM from 0.31 on logs them with its
+        activation_peak: Activations of the largest step. vLLM since 0.31 logs them with its
             estimate of graphs, which is subtracted here.
         graphs_estimated: CUDA graphs as estimated before capture.
         graphs_taken: CUDA graphs as measured after capture.

@@ -40,7 +40,7 @@ def _encoder_parameters(deployment: Deployment) -> float:
 
 
 def draft_weight_bytes(deployment: Deployment) -> float:
-    """Return the bytes of the draft model's weights on one GPU; 0 without a draft model."""
+    """Return the bytes of the draft model's weights on one GPU; 0 if there is no draft model."""
     draft = deployment.draft
     if draft is None:
         return 0.0

@@ -44,8 +44,8 @@ class SearchSpace:
         engine: Engine settings of all simulations.
         most_gpus: Maximum number of GPUs of one replica; None for no limit.
         engines: Engines to choose from.
-        sizes: Tensor-parallel sizes that the user gave; None stands for the size in ``shared`` or,
-            without one, the sizes in the file of candidates.
+        sizes: Tensor-parallel sizes that the user specified; None stands for the size in ``shared``
+            or, without one, the sizes in the file of candidates.
         media: Images or audio clips of each request; None if requests have no media.
     """
 
@@ -177,7 +177,7 @@ def find_candidates(
         listed: Whether the user listed the rows, so that an impossible row is an error.
 
     Raises:
-        PinnError: If a listed row is no valid deployment, or a file belongs to another model.
+        PinnError: If a listed row is not a valid deployment, or a file belongs to another model.
     """
     files = {path: read_coefficient_set(path) for path in coefficient_files}
     rows = [*rows, *(dict(found.configuration()) | dict(space.shared) for found in files.values())]

@@ -204,7 +204,7 @@ def simulate_command(
         load: Words of the command that describe the load.
         rate_per_s: Requests per second to all replicas together.
         replicas: Number of replicas.
-        router: Rule of the router; None without a router.
+        router: Rule of the router; None if there is no router.
     """
     row, engine = candidate.configuration, _given(candidate.engine)
     engine |= {} if router is None else {"router": router}

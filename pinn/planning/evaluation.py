@@ -99,13 +99,13 @@ def size_fleet(
         kept: Candidates that differ only in limits of the scheduler, each with its screened maximum
             rate per replica in requests/s.
         problem: Load and SLO.
-        budget: Time budget. When it is used up, the first fleet found is returned without a
+        budget: Time budget. When it is exhausted, the first fleet found is returned without a
             comparison to other candidates or seeds, and its maximum rate is from a single
             bisection.
-        in_any_case: Whether to size the first fleet even if the time is used up.
+        in_any_case: Whether to size the first fleet even if time runs out.
 
     Raises:
-        OutOfTimeError: If the time is used up before a fleet is found, except with ``in_any_case``.
+        OutOfTimeError: If time runs out before a fleet is found, except with ``in_any_case``.
     """
     load, slo = problem.replica_load(), problem.slo
     timed = [Trials(candidate, load, slo, budget=budget) for candidate, _ in kept]
@@ -262,7 +262,7 @@ class Row:
 
     @property
     def is_partial(self) -> bool:
-        """Return whether time ran out before the row's certainty was estimated."""
+        """Return whether time ran out before the row's uncertainty was estimated."""
         return self.choice.is_partial
 
 
@@ -280,14 +280,15 @@ def examine(
         candidate: Candidate of which the fleet has replicas.
         sized: Fleet of the candidate's replicas.
         problem: Load and SLO.
-        budget: Time budget. When it is used up, the remaining estimates of certainty (intervals,
-            probability, other seeds) are skipped and the row is partial. If it is used up at the
-            beginning, one replica is simulated only at its share of the rate and above its maximum.
-        in_any_case: Whether to return a row even if the time is used up.
+        budget: Time budget. When it is exhausted, the remaining estimates of uncertainty
+            (intervals, probability, other seeds) are skipped and the row is partial. If it is
+            exhausted at the beginning, one replica is simulated only at its share of the rate and
+            above its maximum.
+        in_any_case: Whether to return a row even if time runs out.
 
     Raises:
-        OutOfTimeError: If the time is used up before a row is complete except for its certainty,
-            except with ``in_any_case``.
+        OutOfTimeError: If time runs out before a row is complete except for its uncertainty, except
+            with ``in_any_case``.
     """
     rate, size = sized.rate, sized.size
     timed = Trials(candidate, problem.replica_load(), problem.slo, budget=budget)
@@ -351,7 +352,7 @@ def examine(
 def _per_million(
     cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
 ) -> float | None:
-    """Return the cost of all GPUs per million tokens at a request rate; None without a price.
+    """Return the cost of all GPUs per million tokens at a request rate; None if no price is known.
 
     The result is None, too, at a rate of 0.
     """
@@ -361,14 +362,14 @@ def _per_million(
 
 @dataclass(frozen=True)
 class _Certainty:
-    """Certainty of a plan's row: intervals, seeds, and the probability of meeting the SLO.
+    """Uncertainty of a plan's row: intervals, seeds, and the probability of meeting the SLO.
 
     Attributes:
         together: Maximum rate of all replicas together, with its prediction interval.
         seeds_per_s: Maximum rates of one replica with several seeds of the load, in requests/s.
         chance: Probability of meeting the SLO.
-        safe: Whether the SLO is met even with all times at the upper end of their intervals.
-        at_interval_ends: Metrics of all replicas with all times at the upper and at the lower end
+        safe: Whether the SLO is met even with all times at the upper bound of their intervals.
+        at_interval_ends: Metrics of all replicas with all times at the upper and at the lower bound
             of their intervals.
         is_unknown: Whether time ran out before all other fields were estimated.
     """
@@ -388,7 +389,7 @@ def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
 
 
 def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _Certainty:
-    """Estimate the certainty of a plan's row by further simulations, until time is used up.
+    """Estimate the uncertainty of a plan's row by further simulations, until time runs out.
 
     The probability of meeting the SLO is estimated first.
 
@@ -436,7 +437,7 @@ def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple
 
 
 def _fails_first(beyond: Point) -> str:
-    """Return the SLO limit that a run above the maximum rate exceeds most, as text.
+    """Return the SLO limit that a run above the maximum rate exceeds most, as a string.
 
     A limit whose excess is unknown counts as exceeded most.
     """

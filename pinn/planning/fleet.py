@@ -1,4 +1,4 @@
-"""Fleets of replicas: their number for a requested rate, joint maximum rate, and certainty."""
+"""Fleets of replicas: their number for a requested rate, joint maximum rate, and uncertainty."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class PredictionInterval:
     """Interval of predicted times, and the distribution of prediction errors.
 
     Attributes:
-        bad: Prediction errors that put all times at the upper end of their intervals.
+        bad: Prediction errors that put all times at the upper bound of their intervals.
         level: Nominal coverage of the interval, such as 0.9.
         law: Distribution of prediction errors, in half-widths of the interval.
     """
@@ -90,8 +90,8 @@ class FleetSize:
 
     Attributes:
         replicas: Number of replicas.
-        fleets: Run of these replicas at the requested rate, behind the router; empty without a
-            requested rate.
+        fleets: Run of these replicas at the requested rate, behind the router; empty if no rate is
+            requested.
     """
 
     replicas: int
@@ -99,7 +99,7 @@ class FleetSize:
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load ends before servers are as full as under a lasting load."""
+        """Whether the load ends before servers are as full as under a sustained load."""
         return any(fleet.point.is_burst for fleet in self.fleets)
 
 
@@ -112,7 +112,7 @@ def fewest_replicas(
     maximum rate of one replica. None is returned if a few replicas more than guessed, or the most
     within the limit on GPUs, miss the SLO, too. A run that ends before servers are full does not
     prove that fewer replicas suffice. Without headroom, the fleet must also meet the SLO with other
-    seeds of the load, unless ``budget`` is used up. With headroom, its maximum rate must be at
+    seeds of the load, unless ``budget`` is exhausted. With headroom, its maximum rate must be at
     least the rate with headroom.
     """
     asked, least = problem.sized_rate_per_s, problem.least_replicas
@@ -267,7 +267,7 @@ def fleet_rate(
         size: Fleet to simulate.
         trials: Simulations of one replica.
         one: Maximum rate of one replica.
-        interval: Interval of the prediction; None without an interval.
+        interval: Interval of the prediction; None if there is no interval.
         problem: Load, rate and SLO.
     """
     asked, replicas = problem.sized_rate_per_s, size.replicas
@@ -303,7 +303,7 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether times at upper ends meet it.
+    """Return the probability of meeting the SLO, and whether times at upper bounds meet it.
 
     The probability is the share of equally likely prediction errors with which the SLO is met. The
     share is found by bisection over the sorted errors. Upper ends are those of the intervals.
@@ -352,7 +352,7 @@ def router_of(candidate: Candidate, replicas: int) -> str:
 
 
 def many(replicas: int, candidate: Candidate) -> str:
-    """Return a number of replicas as text, with the router of several replicas."""
+    """Return a number of replicas as a string, with the router of several replicas."""
     behind = f" behind --router {router_of(candidate, replicas)}" if replicas > 1 else ""
     return f"{amount(replicas, 'replica')}{behind}"
 

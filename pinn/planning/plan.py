@@ -1,8 +1,8 @@
 """Request for a plan, and finished plan with ranked rows and rejected candidates.
 
 Times are in seconds and rates in requests per second. None means that a value does not exist, such
-as a cost without prices, or an upper end without a bound. The fields of :class:`Plan` are
-the keys of ``plan.json``.
+as a cost without prices, or an upper bound without a bound. The fields of :class:`Plan` are the
+keys of ``plan.json``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -155,12 +155,12 @@ class PlanSummary(AskedRate):
         output_tokens: Mean output tokens of a request.
         longest_tokens: Prompt and output tokens of the longest request.
         rate_per_s: Mean rate to serve; None if only the frontier is requested.
-        slo: Limits as the user wrote them; empty without limits.
+        slo: Limits as the user wrote them; empty if there are no limits.
         limits: One sentence for each limit.
         gpus: Names of the GPUs that may be rented.
         max_gpus: Maximum number of GPUs; None for no limit.
         headroom: Share by which the load may exceed ``rate_per_s``.
-        prices_per_gpu_hour: Price by GPU, in the user's currency; empty without prices.
+        prices_per_gpu_hour: Price by GPU, in the user's currency; empty if there are no prices.
         purchases: Formula of the price per hour from the purchase price, by owned GPU.
         notices: Notices on the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
@@ -225,7 +225,7 @@ class Point:
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load ends before a server is as full as under a lasting load."""
+        """Whether the load ends before a server is as full as under a sustained load."""
         return self.lasts_s < LEAST_ANSWERS * (self.latency_s["e2e"]["mean"] or 0.0)
 
     @property
@@ -243,16 +243,16 @@ class Point:
 
 @dataclass(frozen=True)
 class HighestRate:
-    """Maximum rate that servers sustain within the SLO, and its certainty.
+    """Maximum rate that servers sustain within the SLO, and its uncertainty.
 
     Attributes:
         per_s: Maximum simulated rate that meets the SLO; 0 if no rate does.
         fails_per_s: Lowest simulated rate above ``per_s`` that misses the SLO; the true maximum
             lies between the two. None if no failing rate was found.
         seeds_per_s: Maximum rates with several seeds of the load, including the first seed.
-        interval_per_s: Maximum rates with all times at the upper and at the lower end of their
-            intervals; None without intervals.
-        level: Nominal coverage of the interval, such as 0.9; None without an interval.
+        interval_per_s: Maximum rates with all times at the upper and at the lower bound of their
+            intervals; None if there are no intervals.
+        level: Nominal coverage of the interval, such as 0.9; None if there is no interval.
     """
 
     per_s: float
@@ -285,26 +285,26 @@ class Choice:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         gpu: Name of the GPU.
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
-        replicas: Minimum number of replicas predicted to meet the SLO; 1 without a requested rate.
+        replicas: Minimum number of replicas predicted to meet the SLO; 1 if no rate is requested.
         gpus: Number of GPUs of all replicas.
         formats: Part of the model, or ``kv_cache`` -> number format.
         flags: Value of each engine flag of the configuration.
         coefficients: ``network``, or the path of a calibrated file.
         highest_rate: Maximum rate of one replica.
         fleet_rate: Maximum rate of all replicas together, behind the router; with its interval.
-        utilization: Requested rate / ``fleet_rate``; None without a requested rate.
+        utilization: Requested rate / ``fleet_rate``; None if no rate is requested.
         at_rate: Metrics of one replica at its share of the requested rate, or at its maximum rate
             without a requested rate.
-        cost_per_hour: Price of all GPUs; None without prices.
+        cost_per_hour: Price of all GPUs; None if there are no prices.
         cost_per_million_prompt_tokens: Cost of all GPUs / million prompt tokens, at the requested
-            rate or else at the maximum rate; None without a price.
+            rate or else at the maximum rate; None if no price is known.
         cost_per_million_output_tokens: Cost of all GPUs / million output tokens, at the rate of
-            ``cost_per_million_prompt_tokens``; None without a price.
+            ``cost_per_million_prompt_tokens``; None if no price is known.
         limited_by: Bottleneck above the maximum rate, such as ``KV memory`` or ``decode
             bandwidth``.
         chance: Probability of meeting the SLO at the requested rate, given the prediction's
             interval. None without an interval or a requested rate, or if the load is a burst.
-        safe: Whether the fleet meets the SLO also with all times at the upper end of their
+        safe: Whether the fleet meets the SLO also with all times at the upper bound of their
             interval.
         ladder: Metrics of one replica under the whole load at rising rates.
         step_time: Share of the engine's time by part of a step, in the run ``at_rate``; the shares
@@ -328,7 +328,8 @@ class Choice:
         with_headroom: Metrics of all replicas at the requested rate with headroom; None without
             headroom.
         at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
-            and at the lower end of their intervals; None without an interval or a requested rate.
+            and at the lower bound of their intervals; None if there is no interval or a requested
+            rate.
     """
 
     label: str
@@ -379,7 +380,7 @@ class Choice:
     def beside_one_by_one(self) -> str:
         """Sentence that compares the fleet's rate with the sum of its replicas' own rates.
 
-        The text is empty for one replica, and if time ran out before the fleet's maximum rate was
+        The string is empty for one replica, and if time ran out before the fleet's maximum rate was
         determined.
         """
         if not self.router or self.is_lower_bound:
@@ -460,7 +461,7 @@ class GpuOutcome:
 
     Attributes:
         gpu: Name of the GPU.
-        rank: Rank of the GPU's best row in the plan, from 1; None without a row.
+        rank: Rank of the GPU's best row in the plan, from 1; None if there is no row.
         reason: Reason why the GPU has no row; empty if it has a row.
     """
 

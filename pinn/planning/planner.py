@@ -125,7 +125,8 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
     Args:
         request: Request for the plan.
         space: Flags and settings of all candidates.
-        has_engine: Whether the user gave engines; they then apply to listed configurations, too.
+        has_engine: Whether the user specified engines; they then apply to listed configurations,
+            too.
     """
     if request.configs is not None:
         if request.disaggregate:

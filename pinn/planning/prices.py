@@ -27,7 +27,7 @@ class Price:
     """Price of a rented or purchased GPU.
 
     Attributes:
-        per_hour: Price per GPU and hour, in the user's currency.
+        per_hour: Price per GPU-hour, in the user's currency.
         purchase: Price for which the GPU was bought; None for a rented GPU.
         years: Years over which the purchase is written off; None for a rented GPU.
     """
@@ -68,8 +68,8 @@ def read_prices(
     """Return the price of each GPU, by the GPU's full name.
 
     Args:
-        rented: Prices per GPU and hour, as a mapping or a text such as ``H100=2.5 H200=3.2``; or
-            the path of a file with hourly or purchase prices.
+        rented: Prices per GPU-hour, as a mapping or a string such as ``H100=2.5 H200=3.2``; or the
+            path of a file with hourly or purchase prices.
         purchased: Purchase price of each GPU, as a mapping or a text.
         years: Years over which ``purchased`` GPUs are written off.
 

@@ -140,7 +140,7 @@ class PlanningProblem(AskedRate):
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
-        """Return the price per hour of ``gpus`` GPUs of type ``gpu``; None without a price."""
+        """Return the price per hour of ``gpus`` GPUs of type ``gpu``; None if no price is known."""
         return self.prices[gpu].per_hour * gpus if gpu in self.prices else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:

@@ -248,7 +248,7 @@ def screen(
         in_any_case: Whether to go on without time until one candidate meets the SLO.
 
     Raises:
-        OutOfTimeError: If the time is used up, except with ``in_any_case``.
+        OutOfTimeError: If time runs out, except with ``in_any_case``.
     """
     load, slo = problem.replica_load(most=_REQUESTS), problem.slo
     found: list[tuple[int, float]] = []

@@ -107,7 +107,7 @@ class Search:
         self._digest = _digest(self.problem)
 
     def run(self, top: int) -> None:
-        """Search until all hardware is screened, time is used up, or an interrupt is received.
+        """Search until all hardware is screened, time runs out, or an interrupt is received.
 
         Args:
             top: Minimum number of hardware configurations to evaluate.
@@ -214,7 +214,7 @@ class Search:
             self.sized[i] = result
 
     def _make_rows(self, most: int | None = None) -> None:
-        """Compute rows of sized fleets: first, even if time is used up, the cheapest of each GPU.
+        """Compute rows of sized fleets: first, even if time runs out, the cheapest of each GPU.
 
         Args:
             most: Maximum number of rows to compute; None for all.

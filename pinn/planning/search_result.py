@@ -31,7 +31,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
         top: Minimum number of hardware configurations to evaluate.
 
     Raises:
-        PinnError: If no candidate meets the SLO; the message has the nearest candidate.
+        PinnError: If no candidate meets the SLO; the message includes the nearest candidate.
         KeyboardInterrupt: If an interrupt is received before any hardware was screened.
     """
     problem, groups = search.problem, search.groups

@@ -25,7 +25,7 @@ class Task(Generic[Given]):
     Attributes:
         given: Argument of the step: candidates, or a candidate and its fleet.
         budget: Time budget of the step.
-        in_any_case: Whether to run the step even if the time is used up.
+        in_any_case: Whether to run the step even if time runs out.
     """
 
     given: Given
@@ -33,7 +33,7 @@ class Task(Generic[Given]):
     in_any_case: bool
 
     def result(self, step: Callable[..., Result], *given: object) -> Result | None:
-        """Return the result of a step; None if the time is used up before it has one."""
+        """Return the result of a step; None if time runs out before it has one."""
         if self.budget.is_over and not self.in_any_case:
             return None
         try:
@@ -45,19 +45,19 @@ class Task(Generic[Given]):
 def screen_group(
     problem: PlanningProblem, task: Task[Sequence[Candidate]]
 ) -> ScreeningResult | None:
-    """Return the screening of all candidates of one hardware; None if the time is used up."""
+    """Return the screening of all candidates of one hardware; None if time runs out."""
     return task.result(screen, task.given, problem)
 
 
 def size_group(
     problem: PlanningProblem, task: Task[Sequence[tuple[Candidate, float]]]
 ) -> SizingResult | None:
-    """Return the best fleet of candidates of one hardware; None if the time is used up."""
+    """Return the best fleet of candidates of one hardware; None if time runs out."""
     return task.result(size_fleet, task.given, problem)
 
 
 def make_row(problem: PlanningProblem, task: Task[tuple[Candidate, SizedFleet]]) -> Row | None:
-    """Return the plan's row of a fleet; a partial row, or None, if the time is used up."""
+    """Return the plan's row of a fleet; a partial row, or None, if time runs out."""
     return task.result(examine, *task.given, problem)
 
 

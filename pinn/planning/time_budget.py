@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 
 class OutOfTimeError(Exception):
-    """The time budget of a search is used up."""
+    """The time budget of a search is exhausted."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class TimeBudget:
 
     @property
     def left_s(self) -> float:
-        """Remaining time in seconds; 0 when the time is used up."""
+        """Remaining time in seconds; 0 when time runs out."""
         return math.inf if math.isinf(self.end_s) else max(self.end_s - self.clock(), 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is used up."""
+        """Whether time has run out."""
         return self.left_s == 0
 
     @property
@@ -52,7 +52,7 @@ class TimeBudget:
         return self.clock() - self.begin_s
 
     def check(self) -> None:
-        """Raise ``OutOfTimeError`` if the time is used up."""
+        """Raise ``OutOfTimeError`` if time runs out."""
         if self.is_over:
             raise OutOfTimeError
 

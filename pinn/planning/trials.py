@@ -120,7 +120,7 @@ class ErrorScenario:
 
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
-    """Return the engine settings for a routing rule; only prefix-aware routing has weights."""
+    """Return the engine settings for a routing policy; only prefix-aware routing has weights."""
     if router not in ROUTERS:  # the rule is of a single replica's own load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""
@@ -150,7 +150,7 @@ class Trials:
         slo: Limits to meet.
         scenario: Assumed prediction errors.
         tally: Counts of simulations; copies of the trials with other errors or seeds share it.
-        budget: Time budget; simulations raise ``OutOfTimeError`` once it is used up.
+        budget: Time budget; simulations raise ``OutOfTimeError`` once it is exhausted.
     """
 
     candidate: Candidate

@@ -58,7 +58,7 @@ def remove(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Link two neighbouring requests of a queue; -1 as ``before`` or ``after`` means its end."""
+    """Link two adjacent requests of a queue; -1 as ``before`` or ``after`` means its end."""
     if before >= 0:
         engine.requests[before].after = after
     else:

@@ -77,7 +77,7 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """Return the (lower, upper) end of each metric's interval, for means or one percentile.
+    """Return the (lower, upper) bounds of each metric's interval, for means or one percentile.
 
     TTFT gets the wider of its simulated interval and its interval below saturation. If this moves
     an end of TTFT, the end of E2E moves by the same time.
@@ -86,7 +86,7 @@ def figure_ends(
         value: Predicted metrics: ``ttft``, ``e2e`` and any other metrics that rise with step time.
         fast: Metrics of the run with shorter times.
         slow: Metrics of the run with longer times. If nothing was served, they are NaN, and the
-            intervals have no upper end.
+            intervals have no upper bound.
         ttft_half: Log half-width of TTFT below saturation.
     """
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
@@ -100,16 +100,16 @@ def figure_ends(
 
 
 def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
-    """Return the (lower, upper) end of a metric's interval, from its values in three runs.
+    """Return the (lower, upper) bounds of a metric's interval, from its values in three runs.
 
-    The upper end is infinite if the metric is undefined in the run with longer times.
+    The upper bound is infinite if the metric is undefined in the run with longer times.
     """
     known = [x for x in (value, fast, slow) if not math.isnan(x)]
     return min(known), math.inf if math.isnan(slow) else max(known)
 
 
 def standing_step(run: Run) -> str:
-    """Return the mean decode step of a run as text: ``32 decode @ 1024`` (context tokens)."""
+    """Return the mean decode step of a run as a string: ``32 decode @ 1024`` (context tokens)."""
     r = run.requests
     steps = max(len(run.steps), 1)
     requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
@@ -139,8 +139,8 @@ class Intervals:
 
     Attributes:
         level: Share of measurements that the intervals cover.
-        figures: Metric -> (lower, upper) end; the upper end is None if the run with longer times
-            serves nothing.
+        figures: Metric -> (lower, upper) bounds; the upper bound is None if the run with longer
+            times serves nothing.
         slow_end_unserved: Share of requests that do not finish in the run with longer times.
         distance: Evidence for the widths: a ``sentence`` and, for a network, its errors on similar
             held-out data.
@@ -165,7 +165,7 @@ class Intervals:
 def simulated_intervals(
     job: Job, run: Run, half_widths: tuple[float, float], level: float, distance: Mapping[str, Json]
 ) -> Intervals:
-    """Simulate a run twice more, with all times at the lower and upper ends of their intervals.
+    """Simulate a run twice more, with all times at the lower and upper bounds of their intervals.
 
     The run with shorter times has the maximum likely KV cache, the other run the minimum.
     Percentiles are assumed to have the relative error of the means.

@@ -35,7 +35,7 @@ class LinearLatency:
         deployment: Deployment to which the coefficients belong.
         beta: Seconds per unit of each step feature, in the order of ``STEP_FEATURES``.
         alpha: Seconds per unit of each request feature, in the order of ``REQUEST_FEATURES``.
-        encoder: Time that the prompts' images add to steps; None without images.
+        encoder: Time that the prompts' images add to steps; None if there are no images.
     """
 
     deployment: Deployment

@@ -211,7 +211,7 @@ def simulate_pools(
         compiled: Whether to run compiled code; by default whenever both latency models allow it.
 
     Raises:
-        PinnError: If :func:`pinn.simulator.simulate.simulate` would refuse a pool or the workload,
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would reject a pool or the workload,
             or if the pools cannot serve together.
     """
     _check_alike(prefill.deployment, decode.deployment)

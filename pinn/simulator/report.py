@@ -38,7 +38,7 @@ def print_report(
         run: Run of the simulator.
         statistics: Values of metrics in the run, by name.
         intervals: Intervals of the run's mean latencies, in milliseconds.
-        percentiles: Percentiles of latencies to print.
+        percentiles: Latency percentiles to print.
     """
     print_latencies(run, statistics, LATENCIES, intervals, percentiles)
     table = Grid.of("", "", text=2)
@@ -113,7 +113,7 @@ def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
 
 
 def _token_rate(run: Run, found: Mapping[str, float]) -> str:
-    """Return output tokens/s as text, or served prompt tokens/s if no request has output."""
+    """Return output tokens/s as a string, or served prompt tokens/s if no request has output."""
     if run.workload.output_tokens.any():
         return f"{found['tokens_per_sec']:,.0f} output tokens/s"
     prompts = float(run.requests.prompt_tokens[run.requests.finished].sum())

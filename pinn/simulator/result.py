@@ -57,8 +57,8 @@ class Reported:
     """Options of a simulation's report.
 
     Attributes:
-        percentiles: Percentiles of latencies to print; default percentiles if empty.
-        slo: Limits on latencies to check; None without an SLO.
+        percentiles: Latency percentiles to print; default percentiles if empty.
+        slo: Limits on latencies to check; None if there is no SLO.
     """
 
     percentiles: tuple[float, ...] = ()
@@ -66,7 +66,7 @@ class Reported:
 
     @property
     def shown(self) -> tuple[float, ...]:
-        """Percentiles of latencies to print."""
+        """Latency percentiles to print."""
         return self.percentiles or PERCENTILES
 
     def goodput(self, run: Run) -> Goodput | None:
@@ -93,7 +93,7 @@ class Served:
 
     @cached_property
     def goodput(self) -> Goodput | None:
-        """Number and share of requests that meet the SLO; None without an SLO."""
+        """Number and share of requests that meet the SLO; None if there is no SLO."""
         return self.reported.goodput(self.run)
 
     @property
@@ -181,7 +181,7 @@ class Simulation(Served):
         plot_timeline(self.run, Path(path))
 
     def print_report(self) -> None:
-        """Print metrics, intervals and sensitivities as text."""
+        """Print metrics, intervals and sensitivities as a string."""
         parts = (
             f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
             step_limits(self.deployment),

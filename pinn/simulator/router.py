@@ -154,7 +154,7 @@ def _look(engine: Engine, moment: float) -> None:
 
 
 def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
-    """Return the score of a copy under the routing rule; the highest score wins.
+    """Return the score of a copy under the routing policy; the highest score wins.
 
     Under random routing all copies have equal scores.
 

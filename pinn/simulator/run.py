@@ -219,7 +219,7 @@ class Run:
         groups: Number of groups of replicas that step together; all groups have equal size.
         copies: Number of identical servers; the replicas are numbered server by server.
         transfers: KV transfers between GPU and host memory.
-        tier: State of the second KV tier at the end of the run; None without a second tier.
+        tier: State of the second KV tier at the end of the run; None if there is no second tier.
     """
 
     workload: Workload

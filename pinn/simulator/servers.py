@@ -26,7 +26,7 @@ def server_statistics(
 
     Args:
         run: Run of all servers.
-        percentiles: Percentiles of latencies besides the default ones, 0 to 100.
+        percentiles: Latency percentiles besides the default ones, 0 to 100.
         single: Whether to return the metrics of a single server, too.
     """
     if run.copies == 1 and not single:

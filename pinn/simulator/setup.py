@@ -114,9 +114,9 @@ def check_run(
 
 
 def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
-    """Check flags for contradictions, and refuse settings that the simulator does not model.
+    """Check flags for contradictions, and reject settings that the simulator does not model.
 
-    The checks include vLLM's ``SchedulerConfig.verify_max_model_len``. TensorRT-LLM refuses prompts
+    The checks include vLLM's ``SchedulerConfig.verify_max_model_len``. TensorRT-LLM rejects prompts
     beyond its token budget. Only vLLM's KV connectors are modelled.
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)

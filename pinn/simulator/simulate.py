@@ -245,7 +245,7 @@ def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
 
 
 def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:
-    """Return the first ``count`` recorded KV transfers; empty without a second KV tier."""
+    """Return the first ``count`` recorded KV transfers; empty if there is no second KV tier."""
     return np.asarray(transfers)[:count] if count else np.zeros(0, TRANSFER)
 
 

@@ -64,7 +64,7 @@ class StatisticLimit:
 
     @property
     def bound(self) -> str:
-        """Maximum allowed value as text with its unit."""
+        """Maximum allowed value as a string with its unit."""
         return f"<= {written_s(self.seconds)}"
 
     def __str__(self) -> str:
@@ -85,12 +85,12 @@ class GoodputLimit:
 
     @property
     def what(self) -> str:
-        """Share of requests that has to meet the limits, as text."""
+        """Share of requests that has to meet the limits, as a string."""
         return f"{100 * self.share:g} % of requests"
 
     @property
     def bound(self) -> str:
-        """Limits on a request, as text."""
+        """Limits on a request, as a string."""
         return " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
 
     def __str__(self) -> str:
@@ -138,7 +138,7 @@ class LimitOutcome:
 
     @property
     def value(self) -> str:
-        """Value of the statistic or share as text with its unit."""
+        """Value of the statistic or share as a string with its unit."""
         if self.share is not None:
             return f"{100 * self.share:.1f} %"
         return "-" if self.seconds is None else written_s(self.seconds)
@@ -375,7 +375,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 
 
 def written_s(seconds: float) -> str:
-    """Return a time given in seconds as text with a suitable unit.
+    """Return a time given in seconds as a string with a suitable unit.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
     ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']

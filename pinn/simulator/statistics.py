@@ -92,7 +92,7 @@ def run_statistics(
     Args:
         run: Records of the run.
         stage: Index of the load stage; None for all stages.
-        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
+        percentiles: Latency percentiles, in addition to ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
     return found | engine_statistics(run, percentiles) if stage is None else found
@@ -112,7 +112,7 @@ def client_statistics(
     Args:
         run: Records of the run.
         stage: Index of the load stage; None for all stages.
-        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
+        percentiles: Latency percentiles, in addition to ``PERCENTILES``.
     """
     r = run.requests
     mine = r.of_stage(stage)

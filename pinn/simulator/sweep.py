@@ -32,11 +32,11 @@ class Served(Protocol):
 
     @property
     def reported(self) -> Reported:
-        """Percentiles of latencies to print, and SLO limits to check."""
+        """Latency percentiles to print, and SLO limits to check."""
 
     @property
     def goodput(self) -> Goodput | None:
-        """Number and share of requests that meet the SLO; None without an SLO."""
+        """Number and share of requests that meet the SLO; None if there is no SLO."""
 
     @property
     def overloaded(self) -> str | None:

@@ -64,7 +64,7 @@ def read_document(path: Path) -> Document:
     """Read a benchmark file and parse its content.
 
     Raises:
-        NotUsable: If the file cannot be read, is empty, too large or cut off.
+        NotUsable: If the file cannot be read, is empty, too large or truncated.
     """
     try:
         text = read_text(path, MOST_CSV_BYTES, "text")

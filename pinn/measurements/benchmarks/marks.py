@@ -26,7 +26,7 @@ class Keys:
     names: tuple[str, ...]
 
     def __call__(self, document: Document) -> str:
-        """Return the keys as text if a document has all of them, else an empty text."""
+        """Return the keys as a string if a document has all of them, else an empty string."""
         return "" if self.lacking(document) else f"the keys {', '.join(self.names)}"
 
     def lacking(self, document: Document) -> list[str]:

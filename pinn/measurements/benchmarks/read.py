@@ -43,7 +43,7 @@ class Reader(Generic[Point]):
         mark: Mark of the tool's files.
         read: Function that reads one run.
         points: Function that splits a file into its runs.
-        of_text: Whether the reader parses the file as text, in which other lines are ignored.
+        of_text: Whether the reader parses the file as a string, in which other lines are ignored.
     """
 
     tool: str
@@ -152,7 +152,7 @@ def read_benchmarks(
 
     Returns:
         The runs in the order of the files, and a report that counts runs. A pair of metrics pages
-        counts as one run, and a skipped line as one refused run.
+        counts as one run, and a skipped line as one rejected run.
 
     Raises:
         PinnError: If no run could be read, with the reasons.

@@ -26,7 +26,7 @@ _SAME = 0.02
 
 @dataclass(frozen=True)
 class GivenLoad:
-    """Options for data that benchmark files lack; an option that contradicts a file is refused."""
+    """Options for data that benchmark files lack; an option that contradicts a file is rejected."""
 
     PANEL: ClassVar[str] = "Load of benchmark files that do not record it"
 
@@ -87,7 +87,7 @@ class Reading:
         name: Name of the run.
         tool: Tool that wrote the file.
         given: Options of the user for data that the file lacks.
-        recognized_by: Keys or pattern by which the tool was recognized, as text.
+        recognized_by: Keys or pattern by which the tool was recognized, as a string.
         assumed: Assumptions so far, one sentence each.
     """
 

@@ -32,7 +32,7 @@ def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[
     Args:
         runs: Runs of one server.
         target: Server, with the flags of the files.
-        given: Names of the flags that the user gave.
+        given: Names of the flags that the user specified.
     """
     source: dict[str, str] = {}
     for run in runs:
@@ -58,7 +58,7 @@ def _without(target: Target, names: Collection[str]) -> Target:
 
 
 def _difference(name: str, target: Target, without: Target) -> str:
-    """Return a flag's values on two servers as text; empty if they are equal."""
+    """Return a flag's values on two servers as a string; empty if they are equal."""
     if name == "precision":
         other = "the checkpoint's format" if target.precision else ""
         return f"--quantization {target.precision} (your flags imply {other})" if other else ""

@@ -55,16 +55,16 @@ class Tree:
         return int(self.number(*names) or 0)
 
     def text(self, *names: str) -> str:
-        """Return the value of the first key that has one, as text; empty if no key has one."""
+        """Return the value of the first key that has one, as a string; empty if no key has one."""
         found = next((v for v in map(self.values.get, names) if v not in (None, "")), "")
         return str(found)
 
     def is_true(self, name: str) -> bool:
-        """Return whether a key's value is true, as a boolean or as text."""
+        """Return whether a key's value is true, as a boolean or as a string."""
         return self.text(name).lower() == "true"
 
     def texts(self, name: str) -> list[str]:
-        """Return the entries of the list under a key as texts."""
+        """Return the entries of the list under a key as strings."""
         found = self.values.get(name)
         return [str(each) for each in found] if isinstance(found, list | tuple) else []
 

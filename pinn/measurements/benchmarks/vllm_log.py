@@ -50,10 +50,10 @@ _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNOREC
 
 
 def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
-    """Read the iteration details in a log file; other lines are counted as refused.
+    """Read the iteration details in a log file; other lines are counted as rejected.
 
     Returns:
-        Table with one row per iteration, and the counts of lines read and refused. A row has the
+        Table with one row per iteration, and the counts of lines read and rejected. A row has the
         iteration's number, requests and tokens, ``elapsed_s``, and ``logged_s``, the log time in
         whole seconds from an arbitrary day.
 
@@ -84,7 +84,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """Return a log line's iteration by column, or the reason why the line is refused."""
+    """Return a log line's iteration by column, or the reason why the line is rejected."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
@@ -222,7 +222,7 @@ _NEEDED = {"ttft", "e2e", "prompt", "output"}
 
 
 def is_request_spans(document: Document) -> str:
-    """Return, as text, by what a file of request spans is recognized; empty for other files.
+    """Return, as a string, by what a file of request spans is recognized; empty for other files.
 
     Spans with events are excluded, because an instrumented engine with another reader writes them.
     """

@@ -205,7 +205,7 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
 
     Returns:
         The rows with ``tensor_parallel_size``, ``data_parallel_size``, ``enable_expert_parallel``
-        and ``engine_version`` as launched, and the columns ``ADDED``, which are empty texts for
+        and ``engine_version`` as launched, and the columns ``ADDED``, which are empty strings for
         flags that were not passed. Rows without known flags keep their labels.
     """
     named = rows.assign(model=rows["model"].map(models).fillna(rows["model"]))

@@ -50,7 +50,7 @@ class Manifest:
     Attributes:
         table_sha256: Digest of the Parquet file.
         rows: Number of rows in the table.
-        report: Counts of rows read, accepted and refused, with the digest of the source file and
+        report: Counts of rows read, accepted and rejected, with the digest of the source file and
             the package's version.
         schema: Name and version of the column list.
     """
@@ -122,7 +122,7 @@ def read_observations(path: Path) -> pd.DataFrame:
     """Read a table of observations that :func:`write_observations` wrote.
 
     Raises:
-        PinnError: If the table or its manifest is missing, was changed or cut off, or does not
+        PinnError: If the table or its manifest is missing, was changed or truncated, or does not
             follow the schema.
     """
     manifest = read_manifest(path)

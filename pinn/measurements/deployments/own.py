@@ -41,7 +41,7 @@ def import_own(target: Path | str, source: Path | str) -> ReadReport:
         source: CSV file to read.
 
     Returns:
-        Counts of rows read, refused and accepted.
+        Counts of rows read, rejected and accepted.
 
     Raises:
         PinnError: If the file is missing, lacks a column, or has an unknown column or a value that

@@ -78,7 +78,7 @@ def read_sample(
         finished: Function that converts the remaining rows to observations.
 
     Returns:
-        The observations, and the counts of rows read and refused.
+        The observations, and the counts of rows read and rejected.
 
     Raises:
         PinnError: If the package or the file is missing, lacks a column, or has a model or a

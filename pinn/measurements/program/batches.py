@@ -39,7 +39,7 @@ class Limits(NamedTuple):
         cache: Size of the KV cache in tokens.
         block: Tokens of a block of the KV cache.
         shares: Whether prefix caching is on.
-        captured: Number of tokens of the largest captured CUDA graph; 0 without graphs.
+        captured: Number of tokens of the largest captured CUDA graph; 0 if there are no graphs.
         vocabulary: Number of tokens in the model's vocabulary.
     """
 

@@ -115,7 +115,7 @@ class Table:
         return ",".join(map(str, values)) + "\n"
 
     def describe(self, more: dict[str, object]) -> None:
-        """Add facts to the metadata file beside the table, which is rewritten atomically."""
+        """Add facts to the metadata file next to the table, which is rewritten atomically."""
         self.facts.update(more)
         path = os.path.join(self.folder, FACTS_FILE)
         with open(path + ".tmp", "w", encoding="utf-8") as file:
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def cards() -> list[dict[str, float | str]]:
-    """Return name, memory, clock and power of each NVIDIA GPU; empty without a driver."""
+    """Return name, memory, clock and power of each NVIDIA GPU; empty if there is no driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
         values = [part.strip() for part in line.split(",")]

@@ -41,7 +41,7 @@ class Shape:
     """Rows of events with one name and equal attributes in equal order.
 
     Servers nearly always write an event's attributes in one order, so rows are gathered by shape
-    and decoded column by column. A shape that lacks a required attribute is refused as a whole.
+    and decoded column by column. A shape that lacks a required attribute is rejected as a whole.
 
     Attributes:
         kind: Kind of the rows' event; it names no table if the event is unknown.
@@ -108,7 +108,7 @@ class Shape:
         return pa.RecordBatch.from_arrays([columns[name] for name in ordered], ordered)
 
     def _extras(self, rows: list[int]) -> pa.Array:
-        """Return the attributes of each row that have no column of their own, as JSON text."""
+        """Return the attributes of each row that have no column of their own, as a JSON string."""
         if not self._extra:
             return pa.nulls(len(rows), pa.string())
         texts = (
@@ -131,8 +131,8 @@ class ParsedChunk:
     Attributes:
         tables: Record batches by raw table; ``span`` and ``server`` count from 0 in the chunk.
         spans: Number of request spans.
-        servers: Resource attributes of each server as JSON text.
-        counts: Counts of lines, groups, spans and events read and refused.
+        servers: Resource attributes of each server as a JSON string.
+        counts: Counts of lines, groups, spans and events read and rejected.
     """
 
     tables: dict[str, list[pa.RecordBatch]]
@@ -198,7 +198,7 @@ class ChunkParser:
 
 
 def _canonical(resource: bytes) -> str:
-    """Return a resource's attributes as sorted JSON text, by which its server is identified."""
+    """Return a resource's attributes as a sorted JSON string, by which its server is identified."""
     try:
         entries = msgspec.json.decode(resource)["attributes"]
         values = {e["key"]: next(iter(e["value"].values())) for e in entries}

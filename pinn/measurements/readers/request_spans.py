@@ -2,7 +2,7 @@
 
 A span and its events are in the same line of a trace file. Each chunk of a file is therefore
 converted while it is read, and only rows of requests are kept in memory, not events. Missing values
-are -1, NaN or the empty text.
+are -1, NaN or an empty string.
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ Names = Mapping[str, str]
 
 
 class _Events:
-    """Events of request spans with one label, such as QUEUED, in order of time."""
+    """Events of request spans with one label, such as QUEUED, in chronological order."""
 
     def __init__(self, batches: Batches, keep: str | None = None) -> None:
         self._batches = [b for b in batches if keep is None or label_of(b) == keep]

@@ -153,9 +153,9 @@ class RawRun:
     Attributes:
         source: Name of the file.
         sha256: SHA-256 hash of the file's content.
-        servers: Name, or resource attributes as JSON text, of each server, by number.
+        servers: Name, or resource attributes as a JSON string, of each server, by number.
         tables: Raw tables by name; tables of a trace file are memory-mapped from disk.
-        reports: Counts of items read and refused: rows of a table; or lines, groups, spans and
+        reports: Counts of items read and rejected: rows of a table; or lines, groups, spans and
             events of a trace file, each in a report.
         parse_s: Wall time of reading, in seconds.
         maps: Memory maps of the tables on disk.
@@ -282,7 +282,7 @@ RUN_COLUMN = "experiment_id"
 
 
 def read_steps(path: Path) -> RawRun:
-    """Read a table of step summaries; rows that lack a required value are refused.
+    """Read a table of step summaries; rows that lack a required value are rejected.
 
     Args:
         path: Parquet file with the attributes of the event ``step.BATCH_SUMMARY`` as columns, under

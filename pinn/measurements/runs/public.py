@@ -141,7 +141,7 @@ def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]
 
 
 def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """Return the rows of a file that belong to a set, and the counts of rows read and refused."""
+    """Return the rows of a file that belong to a set, and the counts of rows read and rejected."""
     table = read_table(path, ())
     rows = table.query(about["where"], engine="python") if "where" in about else table
     refused = {f"not {about['where']}": len(table) - len(rows)} if "where" in about else {}

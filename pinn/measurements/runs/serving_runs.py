@@ -139,7 +139,7 @@ def read_serving_runs(
         p90 and p99 of ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``.
         Predictions are compared with ``itl_mean_s``, since ``itl_mean_reported_s`` divides by
         output tokens counted by re-tokenizing and is too high for some models. The second result
-        has the counts of rows read and refused.
+        has the counts of rows read and rejected.
 
     Raises:
         PinnError: If the file is missing, lacks a column or has no usable row, or names an unknown

@@ -1,4 +1,4 @@
-"""Reader of measured whole engine steps: the batch of each step, and its time.
+"""Reader of measured engine steps: the batch of each step, and its time.
 
 A table has one row per iteration of an engine on one data-parallel rank, as vLLM 0.20's forward
 pass metrics write it. ``runs.csv`` in the same folder has the flags of each run. Training and
@@ -9,7 +9,7 @@ Three kinds of steps are dropped and counted:
 - steps without requests
 - warm-up steps, which take more than ``COLD`` times the median of their type
 - steps that are faster than the roofline lower bound, because the log assigns their time to a
-  neighbouring step; their neighbours are dropped, too
+  adjacent step; their neighbours are dropped, too
 """
 
 from collections.abc import Hashable, Mapping
@@ -81,10 +81,10 @@ class MeasuredSteps:
 def read_whole_steps(
     path: Path, gpu: str, graph_tokens: int | None = None
 ) -> tuple[list[MeasuredSteps], ReadReport]:
-    """Read a CSV table of measured whole steps.
+    """Read a CSV table of measured engine steps.
 
     Args:
-        path: CSV file, compressed or not, with ``runs.csv`` beside it.
+        path: CSV file, compressed or not, with ``runs.csv`` next to it.
         gpu: GPU of the runs, which the table does not state.
         graph_tokens: Tokens of the largest CUDA graph, if the runs' flags do not state it.
 

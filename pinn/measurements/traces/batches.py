@@ -317,7 +317,7 @@ def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = 
     Args:
         steps: Table of sampled steps.
         block_size: Tokens per KV block.
-        window: The model's attention window in tokens; None without one.
+        window: The model's attention window in tokens; None if there is none.
     """
     context = context_estimate(steps, block_size)
     prefills = steps["prefill_requests"].to_numpy(float)

@@ -370,7 +370,7 @@ def check_target(
 ) -> dict[str, str | float | bool]:
     """Check whether a column's values may be step times.
 
-    A column is refused if the median of value / lower bound is below 1, since most of its values
+    A column is rejected if the median of value / lower bound is below 1, since most of its values
     are then impossible step times.
 
     Args:

@@ -95,7 +95,7 @@ def benchmark_target(
         runs: Benchmark runs of one server.
         model: Name or config.json of the model; None for the first model that a file states.
         gpu: Name or datasheet of the GPU; None for the first GPU that a file states.
-        flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
+        flags: Fields of ``ServingSpec`` (and ``precision``) that the user specified.
 
     Raises:
         PinnError: If neither files nor user name the model or the GPU, or a flag has a bad value.
@@ -114,7 +114,7 @@ def benchmark_target(
 def _of_engine(
     stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
 ) -> dict[str, FlagValue]:
-    """Drop flags in files that belong to their engine, if the user gives another engine."""
+    """Drop flags in files that belong to their engine, if the user specifies another engine."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
     own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
@@ -175,7 +175,7 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
 @dataclass(frozen=True)
 class GivenServer:
-    """Facts about the measured server that the user gives, which override facts in the files.
+    """Facts about the measured server that the user specifies, which override facts in the files.
 
     Attributes:
         model: Name or config.json of the model; None for the model in the files.
@@ -189,7 +189,7 @@ class GivenServer:
 
 
 def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> MeasuredSteps:
-    """Read measured whole steps, with their times, into a folder of trace tables.
+    """Read measured engine steps, with their times, into a folder of trace tables.
 
     Args:
         path: Folder of ``pinn measure``, or a CSV file in its layout.

@@ -1,4 +1,4 @@
-"""Measured whole steps: the table of ``pinn measure``, or of Dynamo's forward-pass metrics.
+"""Measured engine steps: the table of ``pinn measure``, or of Dynamo's forward-pass metrics.
 
 All steps with equal batches become one row of :class:`MeasuredSteps`, with their median time.
 """
@@ -66,7 +66,7 @@ class MeasuredSteps:
     Attributes:
         name: Name of the file or folder with the measurement.
         facts: Metadata of the measurement: GPU, host, release, flags.
-        report: Counts of steps read, accepted and refused.
+        report: Counts of steps read, accepted and rejected.
         rows: One row per batch: ``COUNTS``, means over its steps; ``seconds``, median step time;
             ``error``, the median's relative standard error; and ``count``, number of steps.
     """
@@ -168,8 +168,8 @@ def read_measured_steps(path: Path) -> MeasuredSteps:
     The table may be of any size (:func:`read_step_table`).
 
     Raises:
-        PinnError: If there is no table, or it lacks a column, has several servers, or has no batch
-            with enough steps.
+        PinnError: If there is not a table, or it lacks a column, has several servers, or has no
+            batch with enough steps.
     """
     file = path / STEPS_FILE if path.is_dir() else path
     table = read_step_table(file)

@@ -44,7 +44,7 @@ def canonical_requests(
 ) -> Canonical:
     """Return the table of requests by time: engine spans with their parents, and lone API spans.
 
-    Repeated spans are refused. The columns ``segment`` and ``state_*``, which spans do not have,
+    Repeated spans are rejected. The columns ``segment`` and ``state_*``, which spans do not have,
     are null at first.
 
     Args:
@@ -113,7 +113,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """Replace -1, NaN and the empty text in a column by null."""
+    """Replace -1, NaN and an empty string in a column by null."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole
@@ -125,7 +125,7 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _issues(column: Columns) -> pa.Array:
-    """Return the first problem with each request's events, as text; null if there is none."""
+    """Return the first problem with each request's events, as a string; null if there is none."""
 
     def values(name: str) -> np.ndarray:
         return column(name).to_numpy(zero_copy_only=False)

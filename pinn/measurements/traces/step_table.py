@@ -1,4 +1,4 @@
-"""Reader of tables of whole engine steps, which reads tables of any size in pieces."""
+"""Reader of tables of engine steps, which reads tables of any size in pieces."""
 
 import codecs
 import csv
@@ -41,7 +41,7 @@ _PIECE_BYTES = 2**22
 
 @dataclass(frozen=True)
 class StepTable:
-    """Accepted steps of a table of whole engine steps, with their batches.
+    """Accepted steps of a table of engine steps, with their batches.
 
     Attributes:
         alike: Prefills, prefill tokens, cached prefill tokens and decodes of each batch: the values
@@ -50,7 +50,7 @@ class StepTable:
         context: Cached tokens of all decodes before each step.
         milliseconds: Time of each step in ms.
         read: Number of rows of the table.
-        refused: Number of refused rows, by reason.
+        refused: Number of rejected rows, by reason.
     """
 
     alike: Shaped[np.ndarray, "batches 4"]
@@ -62,10 +62,10 @@ class StepTable:
 
 
 def read_step_table(file: Path) -> StepTable:
-    """Read a CSV table of measured whole steps.
+    """Read a CSV table of measured engine steps.
 
     Without a column ``batch``, consecutive steps with equal prompts and equally many decodes are
-    one batch. A row that is too short or too long is refused and counted.
+    one batch. A row that is too short or too long is rejected and counted.
 
     Raises:
         PinnError: If the file is not a CSV table, lacks a column, or has several servers.
@@ -203,7 +203,7 @@ class _Pieces:
         return numbers.astype(np.int32)
 
     def whole(self, wrong: Counter[str]) -> StepTable:
-        """Return all accepted steps, with counts of refused rows including those in ``wrong``."""
+        """Return all accepted steps, with counts of rejected rows including those in ``wrong``."""
         read, refused = self._read + wrong.total(), dict(wrong + self._refused)
         alike, batch = _joined(self._alike), _joined(self._batch)
         context, milliseconds = _joined(self._context), _joined(self._milliseconds)

@@ -91,8 +91,9 @@ def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray)
 def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return the server process of each row, and whether two servers' rows are mixed.
 
-    Rows are in order of time. A new process begins wherever the step number does not increase, as
-    after a restart. Many such places mean that two servers wrote with equal resource attributes.
+    Rows are in chronological order. A new process begins wherever the step number does not
+    increase, as after a restart. Many such places mean that two servers wrote with equal resource
+    attributes.
     """
     falls = np.diff(step_id) <= 0
     if falls.sum() > max(MAX_RESTARTS, MAX_RESTART_SHARE * len(step_id)):
@@ -140,7 +141,7 @@ class Canonical:
         raw: Function that returns the raw columns of given rows.
         made: Function that computes a column from other columns, by column.
         given: Values for all rows of columns that are not in the raw rows, by column.
-        report: Counts of raw rows read and refused.
+        report: Counts of raw rows read and rejected.
         release: Function that frees the memory of raw rows that were read.
     """
 
@@ -282,7 +283,7 @@ _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
 def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) -> Canonical:
     """Return the table of a trace's snapshots, each of one request in one step, in file order.
 
-    A snapshot is refused if a count is negative, if its phase is neither PREFILL nor DECODE, if
+    A snapshot is rejected if a count is negative, if its phase is neither PREFILL nor DECODE, if
     the request has an earlier snapshot in the step, or if the trace has no summary of the step.
 
     Args:

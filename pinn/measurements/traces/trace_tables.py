@@ -1,7 +1,7 @@
 """Folder of trace tables with a manifest, written atomically.
 
 The folder has ``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet files, and
-``manifest.json`` with their origin, the deployment, and counts of refused rows with reasons.
+``manifest.json`` with their origin, the deployment, and counts of rejected rows with reasons.
 """
 
 import os
@@ -245,7 +245,7 @@ MIN_CYCLES = 5
 
 
 def cleaning_tables(manifest: Mapping[str, Any]) -> str:
-    """Return the report on kept and dropped data of a folder of trace tables, as text.
+    """Return the report on kept and dropped data of a folder of trace tables, as a string.
 
     Args:
         manifest: Manifest of the folder.
@@ -274,7 +274,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return median times from step to step by number of decodes, as text."""
+    """Return median times from step to step by number of decodes, as a string."""
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [

@@ -52,8 +52,8 @@ class ExplorePage:
         left_out: Combinations that do not start, each with its reason.
         grids: Simulations of each server that starts.
         source: Sentence that names the source of the latency coefficients: the network or a file.
-        checkpoint: Checkpoint that the user gave, which the printed command names; None for the
-            shipped one.
+        checkpoint: Checkpoint that the user specified, which the printed command names; None for
+            the shipped one.
     """
 
     model: str

@@ -45,7 +45,7 @@ class FleetSimulation(Served):
         kinds: Deployment of each kind of server, and its initial number of servers.
         spec: Start-up time, failures and autoscaler.
         about: Description of each kind of server for the JSON output.
-        reported: Percentiles of latencies that are printed, and SLO limits that are checked.
+        reported: Latency percentiles that are printed, and SLO limits that are checked.
     """
 
     found: FleetRun

@@ -49,9 +49,9 @@ class FleetRun:
 def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -> FleetRun:
     """Serve a workload on servers of several kinds behind one router.
 
-    The router applies the routing rule of the first kind's engine, by default to choose the server
-    with the fewest requests. The order of the kinds does not change the result, because the random
-    numbers that break ties between servers do not depend on it.
+    The router applies the routing policy of the first kind's engine, by default to choose the
+    server with the fewest requests. The order of the kinds does not change the result, because the
+    random numbers that break ties between servers do not depend on it.
 
     Args:
         kinds: Kinds of identical servers, each with ``replicas`` servers at first. For the kind
@@ -60,7 +60,7 @@ def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -
         workload: Requests of the clients.
 
     Raises:
-        PinnError: If :func:`pinn.simulator.simulate.simulate` would refuse a kind or the workload,
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would reject a kind or the workload,
             if kinds cannot be simulated together, or if requests wait for a server that never
             starts.
     """

@@ -88,12 +88,12 @@ def read_stages(
 
     Args:
         stages: Pairs (requests per second, seconds) of the file.
-        where: Name of the file, for messages.
+        where: Name of the file, for error messages.
         mean_rate_per_s: Mean rate of all stages, to which their rates are scaled at unchanged
             durations. None for the file's own rates.
 
     Raises:
-        PinnError: If a stage sends no request; the message has the stage's number, from 0.
+        PinnError: If a stage sends no request; the message includes the stage's number, from 0.
     """
     found = _stages(stages, where)
     if mean_rate_per_s is None:

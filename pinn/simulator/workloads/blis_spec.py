@@ -5,7 +5,7 @@ A file has either ``clients`` with ``aggregate_rate`` and ``num_requests`` or ``
 all keys. A client's prompt is its prefix, of 50 tokens if its group names no length, followed by
 random tokens of its input distribution. Keys that do not affect the load of one server are ignored:
 tenants, SLO classes and targets, names of models, streaming, the reasoning share of an output, and
-the network, which has no effect in BLIS either. Other keys are refused by name, and so are keys
+the network, which has no effect in BLIS either. Other keys are rejected by name, and so are keys
 whose load cannot be simulated.
 """
 
@@ -237,7 +237,7 @@ def read_blis_spec(
 
     Args:
         values: Contents of the file.
-        path: Path of the file, for messages.
+        path: Path of the file, for error messages.
         seed: Seed that replaces the seed in the file; None keeps the file's seed.
         rate_per_s: Mean rate in requests/s that replaces the file's rate; None keeps the file's
             rate.

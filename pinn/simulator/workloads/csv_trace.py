@@ -17,7 +17,7 @@ accepted. Azure's traces of 2023 and 2024 (github.com/Azure/AzurePublicDataset) 
 ``TIMESTAMP,ContextTokens,GeneratedTokens``. BurstGPT's traces (github.com/HPMLL/BurstGPT) have
 ``Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type``;
 their times are seconds, and failed requests have a response of 0 tokens. If a file has other column
-names, rows that are no requests are refused and counted. In all other files they are errors.
+names, rows that are not requests are rejected and counted. In all other files they are errors.
 """
 
 import math
@@ -86,7 +86,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
         most: Maximum number of requests to read; None for all.
 
     Raises:
-        PinnError: If the file cannot be read, lacks a column or has a value that is no number.
+        PinnError: If the file cannot be read, lacks a column or has a value that is not a number.
     """
     columns = _Columns(path, most)
     reading = columns.adopt()
@@ -163,7 +163,7 @@ class _Columns:
         return len(self._lines)
 
     def adopt(self) -> Reading | None:
-        """Rename the columns of other formats, drop rows that are no requests, and count rows.
+        """Rename the columns of other formats, drop rows that are not requests, and count rows.
 
         Return None if the file already has the column names of the simple format.
         """
@@ -321,7 +321,7 @@ def _scaled(cell: str, unit: float) -> str:
 
 
 def _moment_s(cell: str) -> str:
-    """Return the seconds since 1970 of a date with time, as text; empty for any other text."""
+    """Return the seconds since 1970 of a date with time, as a string; empty for any other text."""
     found = _MOMENT.match(cell)
     if found is None:
         return ""

@@ -59,8 +59,7 @@ def load_workload(
 
     Args:
         path: CSV, YAML or JSON file.
-        seed: Seed of random numbers, which replaces the file's seed; None for the file's seed, or
-            0.
+        seed: Random seed, which replaces the file's seed; None for the file's seed, or 0.
         rate_per_s: Mean rate in requests per second that replaces the file's rate. A random load
             keeps its duration, with more or fewer requests. A recorded load is sent slower, or
             faster and repeatedly for its own duration. Conversations without times begin at random.
@@ -276,7 +275,7 @@ class LoadFlags:
         Args:
             rate_per_s: Mean rate of a Poisson process; None or infinite to send all requests at
                 once, with at most ``concurrency`` in flight.
-            seed: Seed of random numbers.
+            seed: Random seed.
             media_tokens: Number of tokens of each prompt's images or audio.
 
         Raises:
@@ -428,7 +427,7 @@ class Load:
     Attributes:
         path: Path of the file; None for flags.
         flags: Flags of the load, in place of a file; some also apply to a file.
-        seed: Seed of random numbers; None for the file's own seed, or 0.
+        seed: Random seed; None for the file's own seed, or 0.
         media: Images or audio clips of each prompt; None if prompts have no media.
     """
 
@@ -468,7 +467,7 @@ class Load:
 
     @property
     def title(self) -> str:
-        """Path of the file, or the flags as text."""
+        """Path of the file, or the flags as a string."""
         return self.flags.titled(self.media_tokens) if self.path is None else str(self.path)
 
     @property
@@ -504,7 +503,7 @@ def asked_load(
     Args:
         path: Path of a file; None for flags.
         flags: Flags of the load and other flags.
-        seed: Seed of random numbers.
+        seed: Random seed.
         model: Name or path of the model, which determines the tokens of images and audio.
         closed: Whether a closed loop is allowed, so that errors suggest it.
 

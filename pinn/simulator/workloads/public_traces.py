@@ -1,4 +1,4 @@
-"""Loads in public JSON formats: Mooncake's traces, and conversations as text.
+"""Loads in public JSON formats: Mooncake's traces, and conversations as a string.
 
 Mooncake's traces (github.com/kvcache-ai/Mooncake, ``FAST25-release``, also read by ``sglang 0.5.23
 sglang/benchmark/datasets/mooncake.py``) have one line per request with ``timestamp`` in
@@ -72,7 +72,7 @@ def json_entries(path: Path) -> Iterator[Json]:
     """Yield the entries of a JSON list, or of lines of JSON, without reading the whole file.
 
     Raises:
-        PinnError: If the file cannot be read, or is no JSON.
+        PinnError: If the file cannot be read, or is not JSON.
     """
     decoder, text, at, number = json.JSONDecoder(), "", 0, 0
     try:
@@ -154,7 +154,7 @@ def _chain(first: Json, entries: Iterator[Json]) -> Iterator[Any]:
 
 
 def _mooncake_fault(entry: Any) -> str | None:
-    """Return the reason why an entry of a Mooncake trace is no request; None if it is one."""
+    """Return the reason why an entry of a Mooncake trace is not a request; None if it is one."""
     if not isinstance(entry, Mapping):
         return "no mapping"
     if not is_finite(entry.get("timestamp")) or entry["timestamp"] < 0:
@@ -224,8 +224,8 @@ def _read_conversations(
 def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
     """Return (prompt, output, history) tokens of each answer of a conversation.
 
-    The history is the previous prompt and answer, which the prompt repeats. Return the reason as
-    text if there is no answer.
+    The history is the previous prompt and answer, which the prompt repeats. Return the reason as a
+    string if there is no answer.
     """
     messages = next((entry[k] for k in _LISTS if k in entry), None) if _is_map(entry) else None
     if not isinstance(messages, list) or not all(_is_map(each) for each in messages):

@@ -19,8 +19,8 @@ def read_rate_curve(path: Path) -> list[tuple[float, float]]:
     before it.
 
     Raises:
-        PinnError: If a column is missing, a value is no number, there are fewer than two rows, or
-            times do not rise.
+        PinnError: If a column is missing, a value is not a number, there are fewer than two rows,
+            or times do not rise.
     """
     if not path.is_file():
         raise PinnError(

@@ -66,7 +66,7 @@ class Reading:
 
     Attributes:
         rows: Number of rows read.
-        refused: Number of refused rows, by reason.
+        refused: Number of rejected rows, by reason.
         notes: Sentences on data that the file lacks, with the assumption made instead.
     """
 
@@ -102,7 +102,7 @@ class Workload:
         output_tokens: Tokens that each request generates; 0 for a request that ends with its
             prompt, see ``generated_tokens``.
         offset_s: Time in seconds from the opening of the stage until the request is sent,
-            non-decreasing inside a stage. For a request that follows another, the pause after that
+            non-decreasing within a stage. For a request that follows another, the pause after that
             other's end.
         stage: Load stage of each request, from 0, non-decreasing.
         shares_with: Index of an earlier request, the donor, whose first tokens the request repeats;
@@ -124,7 +124,7 @@ class Workload:
         warmup_s: Earliest time at which the measurement begins, in seconds.
         hit_rate: Requested prefix cache hit rate, as a share of prompt tokens; None if not
             requested.
-        reading: Counts of rows that were read from a file and refused; None if all rows are sent.
+        reading: Counts of rows that were read from a file and rejected; None if all rows are sent.
         timed: Whether the source has times; if not, all requests or conversations begin at once.
     """
 
@@ -343,7 +343,7 @@ def open_loop(
         gaps: Distribution of the gaps between arrivals.
         length_range: Minimum and maximum multiple of the nominal lengths, uniform in between.
         timeout_s: Time in seconds after which a client disconnects.
-        seed: Seed of random numbers.
+        seed: Random seed.
         name: Name of the workload in output.
     """
     rng = arrivals.random_draws(seed)
@@ -450,7 +450,7 @@ def shared_prefix(
         timeout_s: Time in seconds after which a client disconnects.
         stage_gap_s: Time in seconds between the end of a stage and the opening of the next; None if
             stages open by the clock.
-        seed: Seed of random numbers.
+        seed: Random seed.
         name: Name of the workload in output.
     """
     rng = arrivals.random_draws(seed)

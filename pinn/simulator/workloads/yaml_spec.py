@@ -41,7 +41,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file that contains a mapping.
 
     Raises:
-        PinnError: If the file cannot be read, is malformed or is no mapping.
+        PinnError: If the file cannot be read, is malformed or is not a mapping.
     """
     values = read_yaml(path)
     if not isinstance(values, dict):
@@ -144,7 +144,7 @@ def read_plain_spec(
 
     Args:
         values: Contents of the file.
-        path: Path of the file, for messages.
+        path: Path of the file, for error messages.
         seed: Seed that replaces the seed in the file; None keeps the file's seed.
         rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps the
             stages' rate.
@@ -318,8 +318,8 @@ def read_inference_perf(
 
     Args:
         values: Contents of the file.
-        path: Path of the file, for messages.
-        seed: Seed of random numbers.
+        path: Path of the file, for error messages.
+        seed: Random seed.
         prompt_range: Minimum and maximum ratio of true to nominal prompt lengths, see
             ``shared_prefix``.
         rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps the
