@@ -269,7 +269,7 @@ def launched(
         words: Engine flags that are not options of the command.
         given: Other flags; ``engine`` and ``engine_version`` apply to ``words`` if there is no
             launch command, or if the command's image names no release.
-        gpu: Comma-separated names of GPUs; None if there are no GPUs.
+        gpu: Comma-separated names of GPUs; None if not given.
         fields: Names of the flags that apply to the calling function.
 
     Returns:

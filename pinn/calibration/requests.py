@@ -89,7 +89,7 @@ class RequestRows:
 
     @property
     def mean_prompt_tokens(self) -> float:
-        """Return the mean prompt length in tokens; 0 if there are not requests."""
+        """Return the mean prompt length in tokens; 0 if there are no requests."""
         return float(self.features[:, _PROMPT].mean()) if len(self) else 0.0
 
 

@@ -1,8 +1,8 @@
 """Request for a plan, and finished plan with ranked rows and rejected candidates.
 
 Times are in seconds and rates in requests per second. None means that a value does not exist, such
-as a cost without prices, or an upper bound without a bound. The fields of :class:`Plan` are the
-keys of ``plan.json``.
+as a cost without prices, or the upper bound of an unbounded interval. The fields of :class:`Plan`
+are the keys of ``plan.json``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -328,7 +328,7 @@ class Choice:
         with_headroom: Metrics of all replicas at the requested rate with headroom; None without
             headroom.
         at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
-            and at the lower bound of their intervals; None if there is no interval or a requested
+            and at the lower bound of their intervals; None if there is no interval or no requested
             rate.
     """
 

@@ -38,7 +38,7 @@ class TimeBudget:
 
     @property
     def left_s(self) -> float:
-        """Remaining time in seconds; 0 when time runs out."""
+        """Remaining time in seconds; 0 once the time has run out."""
         return math.inf if math.isinf(self.end_s) else max(self.end_s - self.clock(), 0.0)
 
     @property

@@ -36,7 +36,7 @@ class RequestRecords:
     """Records of requests in sending order; times in seconds, NaN for events that did not happen.
 
     Attributes:
-        status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
+        status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` if its server failed.
         stage: Index of the load stage.
         replica: Index of the data-parallel replica.
         prompt_tokens: Prompt length.
@@ -56,11 +56,13 @@ class RequestRecords:
         engine_first_token_s: End of the step that generated the first token.
         engine_finish_s: End of the step that generated the last token.
         early_preemptions: Number of preemptions before the first token.
-        recomputed_tokens: Prompt and generated tokens at each preemption of the request, summed.
+        recomputed_tokens: Prompt and generated tokens at each preemption of the request, summed
+            over preemptions.
         handed_work: Work of the API server from its last idle time to ``handed_s``: numbers of
             accepted requests, of their prompt tokens, and of streamed tokens.
-        first_work: Work of the API server from its last idle time to the first token's sending.
-        last_work: Work of the API server from its last idle time to the last token's sending.
+        first_work: Work of the API server from its last idle time to the sending of the first
+            token.
+        last_work: Work of the API server from its last idle time to the sending of the last token.
         drafted_tokens: Draft tokens that steps verified; 0 without speculative decoding.
         accepted_tokens: Accepted draft tokens, including tokens beyond the end of the output.
         warmup: 1 for a warm-up request, which is not measured, else 0.
@@ -142,7 +144,7 @@ class RequestRecords:
 
 @dataclass(frozen=True)
 class GapRuns:
-    """Gaps between the steps that give a request tokens, as runs of equal gaps.
+    """Gaps between the steps that generate a request's tokens, as runs of equal gaps.
 
     Attributes:
         seconds: Length of each gap of a run, in seconds.
@@ -261,7 +263,7 @@ def request_table(run: Run) -> pa.Table:
 def write_requests(
     run: Run, path: Path, further: Mapping[str, Shaped[np.ndarray, " requests"]] | None = None
 ) -> None:
-    """Write the table of requests, and columns in ``further``, to a Parquet file.
+    """Write the table of requests, with the additional columns ``further``, to a Parquet file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -285,7 +287,7 @@ def plot_timeline(run: Run, path: Path) -> None:
 
     The plot has 240 time spans of equal length. Steps are averaged within a span, weighted by their
     duration. Latencies are the median and the 90th percentile of the requests that arrived in a
-    span. Transfers of a second KV tier are plotted if there is one.
+    span. Transfers to and from a second KV tier are plotted if there is one.
 
     Raises:
         OSError: If the file cannot be written.

@@ -105,7 +105,7 @@ def coefficient_sensitivities(
 def sensitivity(job: Job, run: Run, figure: str, percentiles: Sequence[float] = ()) -> Sensitivity:
     """Differentiate a metric that is given by its name in the JSON output.
 
-    ``percentiles`` are further latency percentiles, besides the default ones.
+    ``percentiles`` are latency percentiles in addition to the default ones.
 
     Raises:
         PinnError: If no metric has this name, or if the metric is 0 or undefined in this run.

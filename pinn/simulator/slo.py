@@ -64,7 +64,7 @@ class StatisticLimit:
 
     @property
     def bound(self) -> str:
-        """Maximum allowed value as a string with its unit."""
+        """Maximum allowed value as a string, with its unit."""
         return f"<= {written_s(self.seconds)}"
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class GoodputLimit:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return how many of ``requests`` requests have to meet the limits."""
+        """Return how many of ``requests`` requests must meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
@@ -149,7 +149,7 @@ Gaps = tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]]
 
 @dataclass(frozen=True)
 class Slo:
-    """Service-level objective: limits that have to be met together.
+    """Service-level objective: limits that must all be met.
 
     Attributes:
         text: Limits as the user wrote them.
@@ -196,7 +196,7 @@ class Slo:
         return [*(limit.name for limit in self.statistics), *shares]
 
     def check(self, output_tokens: Int[np.ndarray, " requests"]) -> None:
-        """Check that a load has outputs of several tokens if TPOT or ITL is limited.
+        """If TPOT or ITL is limited, check that a load has outputs of several tokens.
 
         Raises:
             PinnError: If a limit is on TPOT or ITL, and every output is shorter than two tokens.
@@ -249,7 +249,7 @@ class Slo:
         return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
 
     def is_missed(self, least: Latencies, requests: int) -> bool:
-        """Return whether a limit is certain to be missed, whatever unfinished requests will do.
+        """Return whether a limit is certain to be missed, regardless of the unfinished requests.
 
         Args:
             least: Lower bounds of each request's latencies in seconds: 0 where nothing is known,

@@ -224,7 +224,7 @@ class BenchmarkRun:
         figures: Value over the served requests by metric, in seconds or per second; the metrics are
             those names of ``FIGURES`` that the file has.
         served: Number of served requests, to which the metrics refer.
-        failed: Number of requests that failed or were truncated.
+        failed: Number of requests that failed or were aborted.
         server: Facts about the server in the file.
         assumed: Assumptions about data that the file lacks, one sentence each.
         recognized_by: Mark by which the tool was recognized, such as ``the keys hw, conc, isl,
@@ -260,7 +260,7 @@ class BenchmarkRun:
 
     @property
     def failed_share(self) -> float:
-        """Return the share of the run's requests that failed or were truncated."""
+        """Return the share of the run's requests that failed or were aborted."""
         return self.failed / max(self.served + self.failed, 1)
 
     @property

@@ -43,7 +43,7 @@ class Reader(Generic[Point]):
         mark: Mark of the tool's files.
         read: Function that reads one run.
         points: Function that splits a file into its runs.
-        of_text: Whether the reader parses the file as a string, in which other lines are ignored.
+        of_text: Whether the reader parses the file as text and ignores unrelated lines.
     """
 
     tool: str

@@ -222,7 +222,7 @@ _NEEDED = {"ttft", "e2e", "prompt", "output"}
 
 
 def is_request_spans(document: Document) -> str:
-    """Return, as a string, by what a file of request spans is recognized; empty for other files.
+    """Return the mark that identifies a file of request spans; an empty string for other files.
 
     Spans with events are excluded, because an instrumented engine with another reader writes them.
     """

@@ -8,7 +8,7 @@
 | prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
 | prompt_id | equal ids are equal prompts |
 | session_id, round_index | a later round repeats the prompt and output of the previous round |
-| think_time_s | seconds from the previous answer to this round; replaces its arrival |
+| think_time_s | seconds from the previous response to this round; replaces its arrival |
 | timeout_s, or deadline_us (a time like arrival) | when the client disconnects; empty or 0: never |
 | transferred_tokens | first prompt tokens whose keys and values come over the network |
 
@@ -124,7 +124,7 @@ def _arrivals(
 ) -> Float[np.ndarray, " n"]:
     """Return each request's sending time in seconds, by which requests are sorted.
 
-    A round that waits for the previous answer gets the sending time of the previous round.
+    A round that waits for the previous response gets the sending time of the previous round.
     """
     missing = f"{clock} is missing, expected the arrival time of a request"
     columns.refuse(np.isnan(arrival) & (later < 0), lambda _: missing)
@@ -291,7 +291,7 @@ def _plain(name: str) -> str:
 
 
 def _own_names(path: Path, names: Sequence[str]) -> list[str]:
-    """Convert column names to this project's spelling: ``prompt_tokens`` for ``Prompt Tokens``."""
+    """Convert column names to pinn's spelling: ``prompt_tokens`` for ``Prompt Tokens``."""
     found = [
         plain if (plain := _plain(name)) in _READ and plain not in names else name for name in names
     ]

@@ -1,4 +1,4 @@
-"""Loads in YAML: this project's own format, and the format of inference-perf."""
+"""Loads in YAML: pinn's own format, and the format of inference-perf."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,8 +58,8 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
     """Validate values against a pydantic model.
 
     Raises:
-        PinnError: If a value is invalid; the message names the place of the first invalid value,
-            the expected value and a remedy.
+        PinnError: If a value is invalid; the message includes the position of the first invalid
+            value, the expected value and a remedy.
     """
     try:
         return model.model_validate(values)
@@ -140,7 +140,7 @@ class _Sent(TypedDict):
 def read_plain_spec(
     values: Mapping[str, Json], path: Path, seed: int | None = None, rate_per_s: float | None = None
 ) -> workload.Workload:
-    """Return the load of a file in the project's own format.
+    """Return the load described by a file in pinn's own format.
 
     Args:
         values: Contents of the file.
@@ -326,7 +326,7 @@ def read_inference_perf(
             stages' rate.
 
     Raises:
-        PinnError: If a key is invalid, or the load needs texts that the file does not contain.
+        PinnError: If a key is invalid, or the load needs text that the file does not contain.
     """
     config = check(_Config, values, path, _REMEDY)
     load, data = config.load, config.data
