@@ -1,4 +1,4 @@
-"""Fleets of replicas: their number for a requested rate, joint maximum rate, and uncertainty."""
+"""Fleets of replicas: size for a requested rate, joint maximum rate, and uncertainty."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class PredictionInterval:
     """Interval of predicted times, and the distribution of prediction errors.
 
     Attributes:
-        bad: Prediction errors that put all times at the upper bound of their intervals.
+        bad: Prediction errors for which all times are at the upper bound of their intervals.
         level: Nominal coverage of the interval, such as 0.9.
         law: Distribution of prediction errors, in half-widths of the interval.
     """
@@ -67,7 +67,7 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
     """Return the interval of predicted times; None if the checkpoint has no intervals.
 
     Args:
-        checkpoint: Checkpoint of the prediction.
+        checkpoint: Checkpoint that makes the predictions.
         deployments: Predicted deployments; with several, the widest interval of any applies to all.
     """
     try:
@@ -99,7 +99,7 @@ class FleetSize:
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load ends before servers are as full as under a sustained load."""
+        """Whether the load ends before servers are as heavily loaded as under a sustained load."""
         return any(fleet.point.is_burst for fleet in self.fleets)
 
 
@@ -109,11 +109,11 @@ def fewest_replicas(
     """Return the minimum number of replicas that sustain the requested rate, by bisection.
 
     The rate includes the headroom. The first guess of the number follows from ``rate_per_s``, the
-    maximum rate of one replica. None is returned if a few replicas more than guessed, or the most
-    within the limit on GPUs, miss the SLO, too. A run that ends before servers are full does not
-    prove that fewer replicas suffice. Without headroom, the fleet must also meet the SLO with other
-    seeds of the load, unless ``budget`` is exhausted. With headroom, its maximum rate must be at
-    least the rate with headroom.
+    maximum rate of one replica. None is returned if a few more replicas than guessed, or the
+    maximum within the GPU limit, also miss the SLO. A run that ends before servers are fully loaded
+    does not prove that fewer replicas suffice. Without headroom, the fleet must also meet the SLO
+    with other seeds of the load, unless ``budget`` is exhausted. With headroom, its maximum rate
+    must be at least the rate with headroom.
     """
     asked, least = problem.sized_rate_per_s, problem.least_replicas
     if asked is None:
@@ -162,8 +162,8 @@ def with_probability(
 ) -> FleetSize | None:
     """Add replicas to a fleet until it meets the SLO with the requested probability.
 
-    The fleet is returned unchanged if no probability is requested, and for candidates and loads
-    without one. None is returned if no number of replicas within the limits reaches it.
+    The fleet is returned unchanged if no probability is requested or none can be computed. None is
+    returned if no number of replicas within the limits reaches the probability.
     """
     interval = None
     if problem.min_probability is not None and not found.is_burst:
@@ -201,8 +201,9 @@ def _with_rate(
 ) -> FleetSize:
     """Add replicas to a fleet until its maximum rate reaches the requested rate with headroom.
 
-    This can be necessary because a search for the maximum rate simulates other requests than a run
-    at the requested rate. If a few more replicas do not help, the fleet is returned unchanged.
+    This can be necessary because the search for the maximum rate simulates different requests than
+    a run at the requested rate. If a few more replicas do not help, the fleet is returned
+    unchanged.
 
     Args:
         found: Fleet that meets the SLO at the requested rate, with headroom.
@@ -303,7 +304,7 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether times at upper bounds meet it.
+    """Return the probability of meeting the SLO, and whether it is met at the upper bounds.
 
     The probability is the share of equally likely prediction errors with which the SLO is met. The
     share is found by bisection over the sorted errors. Upper ends are those of the intervals.
@@ -325,7 +326,7 @@ def at_interval_ends(
 ) -> tuple[Point, Point] | None:
     """Return the fleet's metrics at the requested rate with all times at both ends of the interval.
 
-    The first end has the longer times. None is returned without a requested rate.
+    The upper bound comes first. None is returned without a requested rate.
     """
     if problem.rate_per_s is None:
         return None
@@ -341,9 +342,9 @@ def at_interval_ends(
 
 
 def router_of(candidate: Candidate, replicas: int) -> str:
-    """Return the rule by which requests are routed to the replicas.
+    """Return the policy for routing requests to the replicas.
 
-    For a single replica, it is the rule of the engine's own load balancer over data-parallel ranks.
+    For a single replica, it is the policy of the engine's load balancer over data-parallel ranks.
     """
     engine = candidate.engine
     if replicas > 1:
@@ -352,7 +353,7 @@ def router_of(candidate: Candidate, replicas: int) -> str:
 
 
 def many(replicas: int, candidate: Candidate) -> str:
-    """Return a number of replicas as a string, with the router of several replicas."""
+    """Return a number of replicas as a string; for several replicas, with the router."""
     behind = f" behind --router {router_of(candidate, replicas)}" if replicas > 1 else ""
     return f"{amount(replicas, 'replica')}{behind}"
 
@@ -360,8 +361,8 @@ def many(replicas: int, candidate: Candidate) -> str:
 def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:
     """Return, as a list, the fleet's metrics behind a random router (a Kubernetes Service).
 
-    The plan shows them for comparison. The list is empty without a rate, for a single replica, if
-    the plan's own router is random, and if the replicas are too many to simulate.
+    The plan shows them for comparison. The list is empty if there is no rate or only one replica,
+    if the plan's own router is random, or if there are too many replicas to simulate.
     """
     asked = problem.rate_per_s
     if asked is None or size.replicas == 1 or not size.fleets or size.fleets[-1].routing == RANDOM:

@@ -1,4 +1,4 @@
-"""Request for a plan, and finished plan with ranked rows and rejected candidates.
+"""Request for a plan, and the finished plan with ranked rows and rejected candidates.
 
 Times are in seconds and rates in requests per second. None means that a value does not exist, such
 as a cost without prices, or the upper bound of an unbounded interval. The fields of :class:`Plan`
@@ -145,7 +145,7 @@ class AskedRate:
 
 @dataclass(frozen=True)
 class PlanSummary(AskedRate):
-    """Summary of the request that a plan answers.
+    """Summary of the request for a plan.
 
     Attributes:
         model: Name of the model.
@@ -161,11 +161,11 @@ class PlanSummary(AskedRate):
         max_gpus: Maximum number of GPUs; None for no limit.
         headroom: Share by which the load may exceed ``rate_per_s``.
         prices_per_gpu_hour: Price by GPU, in the user's currency; empty if there are no prices.
-        purchases: Formula of the price per hour from the purchase price, by owned GPU.
-        notices: Notices on the engine's releases.
+        purchases: Formula for the hourly price from the purchase price, by owned GPU.
+        notices: Notices about the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
         least_replicas: Minimum number of replicas that the user requested.
-        min_probability: Minimum probability of meeting the SLO that the user requested, a share of
+        min_probability: Minimum probability of meeting the SLO that the user requested, from 0 to
             1; None for any.
     """
 
@@ -197,14 +197,15 @@ class Point:
         rate_per_s: Mean rate of the sent requests.
         requests: Number of requests sent.
         holds: Whether every limit is met.
-        met_share: Share of the requests that meet the limits on each request (goodput); without
-            such limits, share of the requests that were served.
-        latency_s: Latency in seconds, by metric and then by statistic; None if nothing was served.
+        met_share: Share of requests that meet the limits on each request (goodput); without such
+            limits, share of requests that were served.
+        latency_s: Latency in seconds, by metric and then by statistic; None if no request was
+            served.
         output_tokens_per_s: Output tokens per second.
         output_tokens_per_gpu_s: Output tokens per second per GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without TPOT.
         limits: Value of each requested limit, and whether the limit is met.
-        preemptions: Number of times that a request lost its KV cache because the cache was full.
+        preemptions: Number of times that a request was preempted because the KV cache was full.
     """
 
     rate_per_s: float
@@ -220,12 +221,12 @@ class Point:
 
     @property
     def lasts_s(self) -> float:
-        """Time in seconds during which requests are sent."""
+        """Duration in seconds over which requests are sent."""
         return self.requests / self.rate_per_s
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load ends before a server is as full as under a sustained load."""
+        """Whether the load ends before a server is as heavily loaded as under a sustained load."""
         return self.lasts_s < LEAST_ANSWERS * (self.latency_s["e2e"]["mean"] or 0.0)
 
     @property
@@ -249,9 +250,9 @@ class HighestRate:
         per_s: Maximum simulated rate that meets the SLO; 0 if no rate does.
         fails_per_s: Lowest simulated rate above ``per_s`` that misses the SLO; the true maximum
             lies between the two. None if no failing rate was found.
-        seeds_per_s: Maximum rates with several seeds of the load, including the first seed.
-        interval_per_s: Maximum rates with all times at the upper and at the lower bound of their
-            intervals; None if there are no intervals.
+        seeds_per_s: Maximum rates for several seeds of the load, including the first seed.
+        interval_per_s: Maximum rates with all times at the upper bound and at the lower bound of
+            their intervals; None if there are no intervals.
         level: Nominal coverage of the interval, such as 0.9; None if there is no interval.
     """
 
@@ -264,10 +265,10 @@ class HighestRate:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Replicas that are simulated together at the requested rate, behind a router.
+    """Replicas simulated together at the requested rate, behind a router.
 
     Attributes:
-        routing: Rule of the router (``pinn.engines.routers``); for a single replica the rule of its
+        routing: Routing policy (``pinn.engines.routers``); for a single replica, the policy of its
             own load balancer.
         point: Metrics as clients see them.
     """
@@ -278,7 +279,7 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Choice:
-    """Configuration and fleet to serve the model, with all predicted metrics.
+    """Configuration and fleet that serve the model, with all predicted metrics.
 
     Attributes:
         label: Readable label: ``4 x H100 TP 4 PP 1, fp8, ...``.
@@ -287,44 +288,45 @@ class Choice:
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
         replicas: Minimum number of replicas predicted to meet the SLO; 1 if no rate is requested.
         gpus: Number of GPUs of all replicas.
-        formats: Part of the model, or ``kv_cache`` -> number format.
+        formats: Number format by part of the model, including ``kv_cache``.
         flags: Value of each engine flag of the configuration.
         coefficients: ``network``, or the path of a calibrated file.
         highest_rate: Maximum rate of one replica.
-        fleet_rate: Maximum rate of all replicas together, behind the router; with its interval.
+        fleet_rate: Maximum rate of all replicas together behind the router, with its interval.
         utilization: Requested rate / ``fleet_rate``; None if no rate is requested.
         at_rate: Metrics of one replica at its share of the requested rate, or at its maximum rate
             without a requested rate.
         cost_per_hour: Price of all GPUs; None if there are no prices.
-        cost_per_million_prompt_tokens: Cost of all GPUs / million prompt tokens, at the requested
+        cost_per_million_prompt_tokens: Cost of all GPUs per million prompt tokens, at the requested
             rate or else at the maximum rate; None if no price is known.
-        cost_per_million_output_tokens: Cost of all GPUs / million output tokens, at the rate of
-            ``cost_per_million_prompt_tokens``; None if no price is known.
+        cost_per_million_output_tokens: Cost of all GPUs per million output tokens, at the same rate
+            as ``cost_per_million_prompt_tokens``; None if no price is known.
         limited_by: Bottleneck above the maximum rate, such as ``KV memory`` or ``decode
             bandwidth``.
         chance: Probability of meeting the SLO at the requested rate, given the prediction's
             interval. None without an interval or a requested rate, or if the load is a burst.
-        safe: Whether the fleet meets the SLO also with all times at the upper bound of their
-            interval.
-        ladder: Metrics of one replica under the whole load at rising rates.
+        safe: Whether the fleet meets the SLO even if all times are at the upper bound of their
+            intervals.
+        ladder: Metrics of one replica under the full load at increasing rates.
         step_time: Share of the engine's time by part of a step, in the run ``at_rate``; the shares
             add up to 1. The parts are listed in ``pinn.training.breakdown.PARTS``.
-        fleets: Replicas simulated together at the requested rate: for comparison behind a random
-            router, and last behind the plan's router.
+        fleets: Replicas simulated together at the requested rate: behind a random router for
+            comparison, then behind the plan's router.
         serve_command: Command that starts one replica.
         simulate_command: Command that reproduces the metrics of ``seen``.
         pools: Prefill and decode workers of all replicas, in the notation of ``--prefill`` and
             ``--decode``; None if every server does both. With pools, ``flags`` are the decode
             workers' flags.
-        pool_sizes: Number of servers, and GPUs of each, of the prefill and of the decode workers.
-        memory: If KV memory limits the rate: GiB by part of one GPU's memory, including
+        pool_sizes: Number of servers and GPUs per server, for prefill workers and for decode
+            workers.
+        memory: If KV memory limits the rate, GiB by use of one GPU's memory, including
             ``kv_cache_low`` and ``kv_cache_high``.
-        fails_first: Limit that fails first at a higher rate, as a sentence.
-        assumptions: Releases on whose measurements step times are based, and the assumed acceptance
-            of draft tokens.
+        fails_first: Limit that is missed first at a higher rate, as a sentence.
+        assumptions: Engine releases whose measurements step times are based on, and the assumed
+            acceptance of draft tokens.
         is_partial: Whether time ran out before the probability, the maximum rate of all replicas,
             its interval, or the rates of other seeds were computed, in that order.
-        weights_gib: Weights of all GPUs of a replica, GiB.
+        weights_gib: Size of the weights on all GPUs of a replica, in GiB.
         with_headroom: Metrics of all replicas at the requested rate with headroom; None without
             headroom.
         at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
@@ -368,12 +370,12 @@ class Choice:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Return whether time ran out before rates above ``fleet_rate`` were tried."""
+        """Return whether time ran out before rates above ``fleet_rate`` were simulated."""
         return self.is_partial and self.replicas > 1 and self.fleet_rate.fails_per_s is None
 
     @property
     def router(self) -> str:
-        """Rule by which requests are distributed over the replicas; empty for one replica."""
+        """Policy for routing requests to the replicas; empty for one replica."""
         return self.fleets[-1].routing if self.fleets and self.replicas > 1 else ""
 
     @property
@@ -398,7 +400,7 @@ class Choice:
 
     @property
     def missed_first(self) -> str:
-        """Return a text on the limit missed first at higher rates, and on the bottleneck."""
+        """Return text about the limit missed first at higher rates, and the bottleneck."""
         if not self.fails_first:
             return ""
         limit = self.fails_first.replace(": ", " with ")
@@ -417,12 +419,12 @@ def has_gaps(choices: Sequence[Choice]) -> bool:
 
 @dataclass(frozen=True)
 class RejectedCandidate:
-    """Candidate that is not in the plan.
+    """Candidate that was rejected from the plan.
 
     Attributes:
         label: Label of the candidate.
         gpu: Name of the GPU.
-        reason: Reason for the rejection, with the number that decides it.
+        reason: Reason for the rejection, with the decisive number.
         simulated: Whether the candidate was simulated.
     """
 
@@ -434,7 +436,7 @@ class RejectedCandidate:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """One candidate at one rate: throughput per GPU, and token rate that users see.
+    """One candidate at one rate: throughput per GPU, and token rate per user.
 
     Attributes:
         label: Label of the candidate.
@@ -475,22 +477,23 @@ class Plan:
     """Plan of servers for a load: ranked rows, rejected candidates and the frontier.
 
     Attributes:
-        ask: Summary of the request that the plan answers.
+        ask: Summary of the request for the plan.
         choices: Rows of the plan, best first.
         by_gpu: Every requested GPU with its best row, in the order of the rows.
         left_out: Candidates that are not in the plan.
-        frontier: Points of all simulated candidates, sorted by falling ``user_tokens_per_s``.
+        frontier: Points of all simulated candidates, sorted by ``user_tokens_per_s``, highest
+            first.
         candidates: Number of candidates.
         simulations: Number of simulations, including cached ones.
         seconds: Wall-clock time of the search in seconds.
-        untried: Number of candidates among ``left_out`` that were not tried in time.
+        untried: Number of candidates in ``left_out`` that were not tried before time ran out.
         stopped: Reason why candidates were not tried: ``time budget`` or ``interrupt``; empty if
             all were tried.
-        left_s: Estimated time to try the remaining candidates, s; None where none are left, or
-            without an estimate.
+        left_s: Estimated time to try the remaining candidates, in seconds; None if none remain or
+            there is no estimate.
         time_budget_s: Time budget of the search in seconds; None for no limit.
-        spent_s: Step of the search -> wall-clock seconds: ``start-up`` (predictions, and the
-            compiler in a first run), ``screening``, ``fleets`` and ``rows``.
+        spent_s: Wall-clock seconds by step of the search: ``start-up`` (predictions, and the
+            compilation in a first run), ``screening``, ``fleets`` and ``rows``.
         schema: Version of the layout of plan.json.
     """
 

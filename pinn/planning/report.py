@@ -81,9 +81,9 @@ def _shown(plan: Plan) -> list[Choice]:
 
 
 def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
-    """Return, for each column of the terminal's table, the function that writes a row's cell.
+    """Return the function that writes a row's cell, for each column of the terminal's table.
 
-    The page and the CSV file have further columns.
+    The page and the CSV file have additional columns.
     """
     has_prices = bool(plan.ask.prices_per_gpu_hour)
     start = "best on each GPU" if len(plan.by_gpu) > 1 else "start"
@@ -130,7 +130,7 @@ def _heading(outcome: LimitOutcome) -> str:
 
 
 def _limit_cell(place: int, choice: Choice) -> str:
-    """Return a cell with a limited statistic's predicted value, above the verdict."""
+    """Return a cell with the predicted value for a limit, above whether the limit is met."""
     outcome = choice.seen.limits[place]
     return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
@@ -192,7 +192,7 @@ _MEET = "requests within limits"
 
 
 def _with_headroom(plan: Plan) -> list[str]:
-    """Return a sentence on the recommended row's metrics at the rate with headroom."""
+    """Return a sentence about the recommended row's metrics at the rate with headroom."""
     first, ask = plan.choices[0], plan.ask
     if first.with_headroom is None:
         return []
@@ -221,9 +221,9 @@ def _at_interval_ends(plan: Plan) -> list[str]:
 def _fleets(plan: Plan) -> list[str]:
     """Return sentences on the limits that the recommended row meets or misses behind each router.
 
-    Routers are a random one, for comparison, and the plan's own. The printed table already has the
-    values behind the plan's router, so a sentence on it is added only if a limit is missed or
-    requests are not served.
+    The routers are a random one, for comparison, and the plan's own. The printed table already
+    shows the values for the plan's router, so a sentence about it is added only if a limit is
+    missed or requests are not served.
     """
     first, on_each = plan.choices[0], parse_slo(plan.ask.slo).goodput is not None
     return [
@@ -236,7 +236,7 @@ def _fleets(plan: Plan) -> list[str]:
 
 
 def _fleet(fleet: Fleet, on_each: bool) -> str:
-    """Return text with the value of each limit for replicas behind a router.
+    """Return text with the value for each limit, for replicas behind a router.
 
     ``on_each`` specifies whether some limits apply to each request.
     """
@@ -244,7 +244,7 @@ def _fleet(fleet: Fleet, on_each: bool) -> str:
 
 
 def _values(point: Point, on_each: bool) -> str:
-    """Return text with each limit's value in a run; ``on_each`` as for :func:`_fleet`."""
+    """Return text with the value for each limit in a run; ``on_each`` as for :func:`_fleet`."""
     parts = [
         (f"{each.what} {each.value}" if each.share is None else f"{each.value} of {_MEET}")
         + ("" if each.met else " (MISSED)")
@@ -275,7 +275,7 @@ def _how_sure(choice: Choice) -> list[str]:
 
 
 def _memory_limit(choice: Choice) -> list[str]:
-    """Return a sentence on how a GPU's memory is used, if KV memory limits the rate."""
+    """Return a sentence about the use of a GPU's memory, if KV memory limits the rate."""
     if choice.memory is None:
         return []
     gib = choice.memory
@@ -320,7 +320,7 @@ def write_files(plan: Plan, folder: Path) -> None:
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """Return the rows of plan.csv, best first, as dicts; column names have the unit."""
+    """Return the rows of plan.csv, best first, as dicts; column names include the unit."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
         _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))

@@ -1,4 +1,4 @@
-"""Sentences on the extent of a plan's search: candidates tried, rejected and not tried."""
+"""Sentences about the extent of a plan's search: candidates tried, rejected and not tried."""
 
 import math
 
@@ -46,7 +46,7 @@ def _beyond(plan: Plan) -> str:
 
 
 def unfinished(plan: Plan) -> list[str]:
-    """Return sentences on candidates that were not tried in time, and on how to continue."""
+    """Return sentences about candidates not tried in time, and how to continue."""
     if not plan.stopped:
         return []
     why = (

@@ -26,12 +26,12 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     """Search for the best fleets and rank them.
 
     Args:
-        search: Search for a problem, which this function runs.
+        search: Search to run.
         misfits: Candidates that do not fit their GPUs' memory or the load.
         top: Minimum number of hardware configurations to evaluate.
 
     Raises:
-        PinnError: If no candidate meets the SLO; the message includes the nearest candidate.
+        PinnError: If no candidate meets the SLO; the message names the closest candidate.
         KeyboardInterrupt: If an interrupt is received before any hardware was screened.
     """
     problem, groups = search.problem, search.groups
@@ -159,7 +159,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
 def _frontier(search: Search) -> list[FrontierPoint]:
     """Return frontier points of the best candidate of every hardware configuration.
 
-    Rows of the plan are also points, at the planned rate, because plots mark these points.
+    Rows of the plan are also points, at the planned rate, because plots mark them.
     """
     series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [

@@ -1,4 +1,4 @@
-"""Steps of a search, which run in other processes and whose results are cached as JSON."""
+"""Steps of a search, which run in worker processes and whose results are cached as JSON."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Task(Generic[Given]):
     in_any_case: bool
 
     def result(self, step: Callable[..., Result], *given: object) -> Result | None:
-        """Return the result of a step; None if time runs out before it has one."""
+        """Return the result of a step; None if time runs out before there is one."""
         if self.budget.is_over and not self.in_any_case:
             return None
         try:
@@ -45,14 +45,14 @@ class Task(Generic[Given]):
 def screen_group(
     problem: PlanningProblem, task: Task[Sequence[Candidate]]
 ) -> ScreeningResult | None:
-    """Return the screening of all candidates of one hardware; None if time runs out."""
+    """Return the screening result for one hardware configuration; None if time runs out."""
     return task.result(screen, task.given, problem)
 
 
 def size_group(
     problem: PlanningProblem, task: Task[Sequence[tuple[Candidate, float]]]
 ) -> SizingResult | None:
-    """Return the best fleet of candidates of one hardware; None if time runs out."""
+    """Return the best fleet for one hardware configuration; None if time runs out."""
     return task.result(size_fleet, task.given, problem)
 
 
@@ -66,12 +66,12 @@ def timed(
     problem: PlanningProblem,
     task: Task[Given],
 ) -> tuple[Result, float]:
-    """Return the result of a step, and the seconds that it took."""
+    """Return the result of a step, and how many seconds it took."""
     begin_s = task.budget.clock()
     return step(problem, task), task.budget.clock() - begin_s
 
 
 def warm_up(problem: PlanningProblem, candidate: Candidate) -> None:
-    """Simulate a few requests, which compiles the simulator where this was not yet done."""
+    """Simulate a few requests, which compiles the simulator if it is not compiled yet."""
     load = problem.replica_load(most=_WARM_UP_REQUESTS)
     Trials(candidate, load, problem.slo).run(load.rate_per_s)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 
 class OutOfTimeError(Exception):
-    """The time budget of a search is exhausted."""
+    """Error raised when the time budget of a search is exhausted."""
 
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """Time budget of a search, by a clock that all its processes share.
+    """Time budget of a search, measured by a clock that all its processes share.
 
     Attributes:
         begin_s: Time at which the search began.
@@ -57,11 +57,11 @@ class TimeBudget:
             raise OutOfTimeError
 
     def until(self, share: float) -> "TimeBudget":
-        """Return a budget that ends when a share of the whole time has passed."""
+        """Return a budget that ends when a given share of the whole time has passed."""
         return replace(self, end_s=self.begin_s + share * (self.end_s - self.begin_s))
 
     def next_part(self, share: float) -> "TimeBudget":
-        """Return a budget of a share of the remaining time."""
+        """Return a budget with a given share of the remaining time."""
         return replace(self, end_s=self.clock() + share * self.left_s)
 
 

@@ -34,9 +34,9 @@ _DRAIN_SHARE = 0.05
 
 
 def backlog(run: Run) -> float:
-    """Return the backlog of servers, a ratio; servers with at most 1 keep up with their load.
+    """Return the backlog of servers as a ratio; servers keep up with their load if it is at most 1.
 
-    The backlog is the time from the last request to the last answer, divided by a reference: the
+    The backlog is the time from the last request to the last response, divided by a reference: the
     longest E2E latency in the first fifth of the load plus a twentieth of the load's duration.
     """
     r = run.requests
@@ -51,7 +51,7 @@ def backlog(run: Run) -> float:
 
 
 def output_tokens_per_s(run: Run) -> float:
-    """Return output tokens per second while requests are sent, without the load's first fifth."""
+    """Return output tokens per second while requests are sent, excluding the load's first fifth."""
     r = run.requests
     begin, end = r.arrival_s.min(), r.arrival_s.max()
     begin += _WARM_SHARE * (end - begin)
@@ -68,7 +68,7 @@ def percentiles(
     Args:
         values: Latencies in seconds.
         counts: Number of occurrences of each value.
-        asked: Further statistics, in addition to the default ones.
+        asked: Statistics in addition to the default ones.
     """
     exist = ~np.isnan(values)
     values, counts = values[exist], counts[exist].astype(np.int64)
@@ -79,7 +79,7 @@ def percentiles(
 def latencies_so_far_s(
     requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
 ) -> Latencies:
-    """Return lower bounds of every request's final latencies, in seconds, at a time during a run.
+    """Return lower bounds of each request's final latencies in seconds, at some time during a run.
 
     Args:
         requests: Request records of the engine (``pinn.simulator.state.REQUEST``).
@@ -133,7 +133,7 @@ class Tally:
 
     Attributes:
         simulations: Number of simulations.
-        most_running: Maximum number of requests that ran at once in a simulation.
+        most_running: Maximum number of requests that ran concurrently in a simulation.
     """
 
     simulations: int = 0
@@ -146,10 +146,10 @@ class Trials:
 
     Attributes:
         candidate: Candidate whose replica is simulated.
-        load: Requests that the replica gets at each rate.
+        load: Requests that the replica receives at each rate.
         slo: Limits to meet.
         scenario: Assumed prediction errors.
-        tally: Counts of simulations; copies of the trials with other errors or seeds share it.
+        tally: Counts of simulations; trials derived with other errors or seeds share them.
         budget: Time budget; simulations raise ``OutOfTimeError`` once it is exhausted.
     """
 
@@ -176,7 +176,7 @@ class Trials:
         """Return the run of replicas behind a router, under a given load.
 
         None is returned if the run was stopped early because it misses the SLO, which ``may_end``
-        allows, or if the replicas are too many to simulate.
+        allows, or if there are too many replicas to simulate.
         """
         own = self.candidate.engine
         try:
@@ -188,9 +188,9 @@ class Trials:
     def excess(self, rate_per_s: float, replicas: int = 1, router: str = "") -> float:
         """Return the largest ratio of a latency to its limit, at a request rate.
 
-        The ratio is infinite if the run was stopped early because it misses the SLO, or if the
-        replicas are too many to simulate. The :func:`backlog` counts like a ratio: a server that
-        falls behind would meet limits only because the load ends.
+        The ratio is infinite if the run was stopped early because it misses the SLO, or if there
+        are too many replicas to simulate. The :func:`backlog` is treated as one more ratio, because
+        a server that falls behind would meet limits only because the load ends.
         """
         load = self.load.at(rate_per_s)
         if replicas > 1:
@@ -228,7 +228,7 @@ class Trials:
     def excess_of(self, run: Run) -> float:
         """Return the maximum ratio of a latency to its limit in a run.
 
-        The :func:`backlog` counts like a ratio if no limit bounds the queue time.
+        The :func:`backlog` is treated as one more ratio if no limit applies to queue time.
         """
         found = self.slo.excess(self._stretched(latencies_s(run)), run.gaps.per_token)
         return found if self.slo.bound_waits else max(found, backlog(run))
