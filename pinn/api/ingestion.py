@@ -63,7 +63,7 @@ def ingest_vllm(
         **given: Model, GPU and flags of the server.
 
     Raises:
-        PinnError: If the file cannot be read, or has no data of the server.
+        PinnError: If the file cannot be read, or contains no data from the server.
     """
     own = {"traces": traces, "out": out, "workers": workers}
     asked, flags = read_request(IngestRequest, given, ServingSpec, **own)
@@ -83,7 +83,7 @@ def ingest_steps(file: str | Path, out: str | Path, **given: object) -> Ingested
     """Read step summaries or measured steps, as ``pinn ingest steps`` does.
 
     Args:
-        file: Step summaries as a Parquet file, or measured steps as a folder or a CSV file.
+        file: Parquet file of step summaries, or folder or CSV file of measured steps.
         out: Folder to write the tables to.
         **given: Model, GPU and flags of the server.
 
@@ -111,7 +111,8 @@ def ingest_benchmarks(
         files: Files or folders. Metrics pages are given in pairs, the earlier page first, or as one
             page with a ``duration``.
         out: Folder to write the tables to.
-        **given: Model, GPU and flags of the server, and flags of the load that the files lack.
+        **given: Model, GPU and flags of the server, and flags of the load for data missing from the
+            files.
 
     Raises:
         PinnError: If no file can be used.

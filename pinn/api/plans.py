@@ -1,4 +1,4 @@
-"""Plans of servers for a load, and an interactive page on a few servers."""
+"""Plans of servers for a load, and an interactive page about a few servers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PlannedFleet:
         return pd.DataFrame(choice_rows(self.plan))
 
     def save(self, folder: str | Path) -> None:
-        """Write plan.json, plan.csv, plan.html and its pictures, and manifest.yaml."""
+        """Write plan.json, plan.csv, plan.html with its plots, and manifest.yaml."""
         write_files(self.plan, Path(folder))
 
     def manifest(self, row: int = 1) -> str:
@@ -53,8 +53,8 @@ class PlannedFleet:
             row: Rank of the row in the plan, from 1; the recommended row is the first.
 
         Raises:
-            PinnError: If the plan has no such row, or if a replica spans machines, and the engine
-                has no launch command for this.
+            PinnError: If the plan has no such row, or if a replica spans machines and the engine
+                has no launch command for that.
         """
         return manifest(self.plan, row)
 
@@ -95,12 +95,12 @@ def plan(
             file of prices. [default: rows are sorted by the number of GPUs]
         purchase_price: Purchase price of each GPU that you own, as a mapping or text; converted to
             a cost per hour.
-        purchase_years: Number of years over which purchased GPUs are written off.
+        purchase_years: Number of years over which purchased GPUs are depreciated.
         **given: Keyword arguments listed below, flags of the load, and engine flags, which apply to
             all candidates.
 
     Raises:
-        PinnError: If no candidate fits its GPUs or meets the limits; the message names the
+        PinnError: If no candidate fits on its GPUs or meets the limits; the message names the
             candidate that comes closest.
     """
     given = {"workers": 1, **given}
@@ -121,7 +121,7 @@ def explore(
     gpu: str | Path | Sequence[str | Path] = (),
     **given: object,
 ) -> int:
-    """Write an interactive HTML page on the performance of a few servers, as ``pinn explore`` does.
+    """Write an interactive HTML page about a few servers' performance, as ``pinn explore`` does.
 
     Args:
         out: HTML file to write.

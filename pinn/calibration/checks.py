@@ -260,7 +260,7 @@ _ABSURD = 100
 def check_traces(
     traces: TraceTables, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return findings on mismatches between traces and deployment.
+    """Return findings about mismatches between traces and deployment.
 
     Args:
         traces: Ingested trace tables (steps, cycles, requests, snapshots).

@@ -83,7 +83,7 @@ def _one_server(runs: Runs) -> Iterator[str]:
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:
-    """Return findings on settings that files and the user's flags state differently.
+    """Return findings about settings that files and the user's flags state differently.
 
     Each finding is listed once, even if several files have it.
     """
@@ -127,7 +127,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Return findings on a run's metrics that contradict each other or the deployment."""
+    """Return findings about a run's metrics that contradict each other or the deployment."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]

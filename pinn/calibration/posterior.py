@@ -191,7 +191,7 @@ def held_out_ttft_errors(found: CoefficientSet) -> Float[np.ndarray, " n"]:
 
 
 def ttft_sentence(found: CoefficientSet) -> str:
-    """Return a sentence on the held-out TTFTs behind the TTFT interval of a calibration."""
+    """Return a sentence about the held-out TTFTs behind the TTFT interval of a calibration."""
     errors = held_out_ttft_errors(found)
     if not len(errors):
         return "The TTFT interval was not checked, since the calibration has no held-out TTFT."

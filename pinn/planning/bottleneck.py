@@ -129,7 +129,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all limits but TTFT."""
+    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all other limits."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)

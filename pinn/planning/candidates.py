@@ -1,4 +1,4 @@
-"""Candidates of a plan: combinations of flags with which the engine starts and the load fits."""
+"""Candidates of a plan: combinations of flags with which the engine starts and serves the load."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

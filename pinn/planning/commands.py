@@ -61,7 +61,7 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Return the options that set a number format; none if the checkpoint already has it."""
+    """Return the options that set a number format; empty if the checkpoint already has it."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 

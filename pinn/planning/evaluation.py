@@ -1,4 +1,4 @@
-"""Evaluation of candidates on the whole load: number of replicas, metrics, and their certainty."""
+"""Evaluation of candidates on the full load: number of replicas, metrics, uncertainty."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -222,7 +222,7 @@ def _sized(
 
 
 def _too_few(candidate: Candidate, rate: HighestRate, problem: PlanningProblem) -> Infeasible:
-    """Return the reason why no tried number of replicas sustains the requested rate."""
+    """Return the reason why no simulated number of replicas sustains the requested rate."""
     asked, each = problem.sized_rate_per_s or 0.0, rate.per_s
     most = fleet.most_replicas(candidate, each, problem)
     alone = f"one replica meets the SLO up to {number(each)} requests/s"

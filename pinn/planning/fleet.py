@@ -52,7 +52,7 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return prediction errors of ``half_widths`` half-widths; 1 means times at upper ends."""
+        """Return prediction errors of ``half_widths`` half-widths; 1 puts times at upper bounds."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
@@ -307,7 +307,8 @@ def chance_to_hold(
     """Return the probability of meeting the SLO, and whether it is met at the upper bounds.
 
     The probability is the share of equally likely prediction errors with which the SLO is met. The
-    share is found by bisection over the sorted errors. Upper ends are those of the intervals.
+    share is found by bisection over the sorted errors. The upper bounds are those of the prediction
+    intervals.
     """
     router = router_of(trials.candidate, size.replicas)
 
@@ -324,7 +325,7 @@ def chance_to_hold(
 def at_interval_ends(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[Point, Point] | None:
-    """Return the fleet's metrics at the requested rate with all times at both ends of the interval.
+    """Return the fleet's metrics at the requested rate, at both bounds of the times' interval.
 
     The upper bound comes first. None is returned without a requested rate.
     """

@@ -231,7 +231,7 @@ class Point:
 
     @property
     def burst_warning(self) -> str:
-        """Warning if the load is a burst, which ends before servers are full; else empty."""
+        """Warning if the load ends before servers are fully loaded (a burst); else empty."""
         if not self.is_burst:
             return ""
         return (
@@ -408,12 +408,12 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Metrics that clients see at the requested rate, or else those of one replica."""
+        """Client metrics at the requested rate or, without one, those of one replica."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 def has_gaps(choices: Sequence[Choice]) -> bool:
-    """Return whether requests have more than one output token; only then ITL and TPOT exist."""
+    """Return whether requests have several output tokens, so that ITL and TPOT are defined."""
     return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 

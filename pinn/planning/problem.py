@@ -85,7 +85,7 @@ def replica_load(
 
 
 def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """Return each request's rank in the random order of removal, by whole conversations."""
+    """Return each request's rank in the random removal order of whole conversations."""
     sizes = np.bincount(workload.conversations)
     rank = rng.permutation(len(sizes))
     begins = np.cumsum(sizes[np.argsort(rank)]) - sizes[np.argsort(rank)]
@@ -140,7 +140,7 @@ class PlanningProblem(AskedRate):
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
-        """Return the price per hour of ``gpus`` GPUs of type ``gpu``; None if no price is known."""
+        """Return the price per hour of ``gpus`` GPUs of type ``gpu``; None if it is unknown."""
         return self.prices[gpu].per_hour * gpus if gpu in self.prices else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:

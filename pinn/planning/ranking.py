@@ -1,4 +1,4 @@
-"""Order of a plan's search: hardware to screen first, hardware to evaluate, and the best row."""
+"""Order of a plan's search: hardware to screen first, hardware to evaluate, rank of rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -150,7 +150,7 @@ def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
 def fleet_rank(
     candidate: Candidate, sized: SizedFleet, problem: PlanningProblem
 ) -> tuple[float, ...]:
-    """Return a fleet's sort key, like :func:`rank`, without the still unknown probability."""
+    """Return a fleet's sort key: that of :func:`rank` without the probability."""
     replicas, asked = sized.size.replicas, problem.rate_per_s
     gpus = replicas * candidate.gpus
     cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)

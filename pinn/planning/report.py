@@ -119,7 +119,7 @@ def _price(cost: float | None) -> str:
 
 
 def _token_costs(choice: Choice) -> str:
-    """Return a cell with the cost per million prompt tokens, above that per output tokens."""
+    """Return a cell with the cost per million prompt tokens above that of output tokens."""
     prompt, output = choice.cost_per_million_prompt_tokens, choice.cost_per_million_output_tokens
     return "-" if prompt is None else f"{number(prompt)} in\n{number(output)} out"
 
@@ -205,7 +205,7 @@ def _with_headroom(plan: Plan) -> list[str]:
 
 
 def _at_interval_ends(plan: Plan) -> list[str]:
-    """Return a sentence on the recommended row's limits at both ends of the interval."""
+    """Return a sentence about the recommended row's limits at both ends of the interval."""
     first = plan.choices[0]
     if first.at_interval_ends is None:
         return []
@@ -219,7 +219,7 @@ def _at_interval_ends(plan: Plan) -> list[str]:
 
 
 def _fleets(plan: Plan) -> list[str]:
-    """Return sentences on the limits that the recommended row meets or misses behind each router.
+    """Return sentences about the limits that the recommended row meets or misses per router.
 
     The routers are a random one, for comparison, and the plan's own. The printed table already
     shows the values for the plan's router, so a sentence about it is added only if a limit is
@@ -258,7 +258,7 @@ def _values(point: Point, on_each: bool) -> str:
 
 
 def _how_sure(choice: Choice) -> list[str]:
-    """Return sentences on the maximum rates of one replica and of all replicas, with intervals."""
+    """Return sentences about the maximum rates of one and of all replicas, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
     late = "" if choice.chance is not None else " and P(SLO met)"
@@ -288,7 +288,7 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 
 def _search_bar(rate: HighestRate) -> str:
-    """Return text on the lowest rate that misses the SLO, and on the range of rates over seeds."""
+    """Return text about the lowest rate that misses the SLO, and the range across seeds."""
     words = "" if rate.fails_per_s is None else f" but not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))

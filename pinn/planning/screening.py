@@ -50,7 +50,7 @@ def step_seconds(
 def lone_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return lower bounds of step times in seconds: only one data-parallel rank works.
+    """Return lower bounds of step times in seconds, with only one data-parallel rank busy.
 
     ``requests`` are the arguments of ``uniform_sums``: numbers and lengths of equal requests.
     """
@@ -145,7 +145,7 @@ def _rounded(tokens: np.ndarray) -> np.ndarray:
 def guessed_rates_per_s(
     workload: Workload, latency: LinearLatency, engine: EngineSpec, slo: Slo | None
 ) -> tuple[float, float]:
-    """Guess the rates, in requests/s, at which a replica is always busy, and TPOT meets its limit.
+    """Guess the requests/s at which a replica is always busy and those at TPOT's limit.
 
     If B requests decode concurrently, the decodes of one request take output x decode(B) / B
     seconds of engine time, where decode(B) is the time of a step with B decodes. The prompt takes

@@ -208,14 +208,14 @@ class Search:
             self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
-        """Size fleets of hardware ``must`` in any case, and of ``may`` while time is left."""
+        """Size fleets of hardware ``must`` even without time, and of ``may`` while time is left."""
         waiting = [i for i in (*must, *may) if i not in self.sized]
         tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
         for i, result in self._results("fleets", size_group, SizingResult, tasks):
             self.sized[i] = result
 
     def _make_rows(self, most: int | None = None) -> None:
-        """Compute rows of sized fleets: first, even if time runs out, the cheapest of each GPU.
+        """Compute rows of sized fleets; the cheapest on each GPU even after time has run out.
 
         Args:
             most: Maximum number of rows to compute; None for all.
@@ -237,7 +237,7 @@ class Search:
         self._make_rows()
 
     def left_s(self, top: int) -> float | None:
-        """Return the estimated seconds to complete the search, at the pace of its tasks so far.
+        """Return the estimated seconds to complete the search, from the speed of tasks so far.
 
         None is returned if nothing remains, or if no task ran without a cached result.
 

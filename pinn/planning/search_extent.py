@@ -34,7 +34,7 @@ def counts(plan: Plan, shown: int) -> list[str]:
 
 
 def _beyond(plan: Plan) -> str:
-    """Return a clause on the time beyond the budget, and where time was spent; empty within it."""
+    """Return a clause about time over budget and where it was spent; empty within budget."""
     over_s = plan.seconds - (plan.time_budget_s or math.inf)
     if over_s < _SMALL_EXCESS_S:
         return ""

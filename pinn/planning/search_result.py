@@ -1,4 +1,4 @@
-"""Plan that results from a search: ranked rows, the best of every GPU, and rejected candidates."""
+"""Plan that results from a search: ranked rows, best row per GPU, rejected candidates."""
 
 import logging
 import math
@@ -120,7 +120,7 @@ def _by_gpu(
 
 
 def _not_tried(gpu: str, rejected: Sequence[RejectedCandidate]) -> str:
-    """Return a clause on a GPU's untried candidates; empty if none or all of them are untried."""
+    """Return a clause about a GPU's untried candidates; empty if none or all are untried."""
     own = [each for each in rejected if each.gpu == gpu]
     left = sum(each.reason.startswith(NOT_TRIED) for each in own)
     return f"; {left:,} candidates were not tried" if 0 < left < len(own) else ""

@@ -205,7 +205,7 @@ class Simulation(Served):
             print_sensitivity(self.sensitivity)
 
     def _trust_lines(self) -> list[str]:
-        """Return sentences on the reliability of the prediction."""
+        """Return sentences about the reliability of the prediction."""
         found = self.intervals
         if found is None:
             return []

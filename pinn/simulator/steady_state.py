@@ -104,7 +104,7 @@ def truncation(series: Float[np.ndarray, " n"]) -> int:
 
 
 def steady_words(found: Sequence[SteadyState]) -> str:
-    """Return a sentence on when each load stage reached a steady state, if at all."""
+    """Return a sentence about when each load stage reached a steady state, if at all."""
     if len(found) == 1:
         return str(found[0])
     begins = ["not reached" if s.begin_s is None else f"from {s.begin_s:,.1f} s" for s in found]
