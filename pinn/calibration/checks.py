@@ -1,4 +1,4 @@
-"""Checks that measurements belong to the deployment that the user named."""
+"""Checks that measurements match the deployment that the user specified."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -49,7 +49,7 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         force: Whether to continue despite findings.
 
     Returns:
-        The findings, to print if the fit continues.
+        The findings, to be printed if the fit continues.
 
     Raises:
         PinnError: If there are findings and ``force`` is false.
@@ -198,7 +198,7 @@ def check_speed(
 ) -> Iterator[str]:
     """Yield a finding if measured times differ too much from predicted ones.
 
-    Flags are considered wrong if times differ by more than the factor ``FAR``, which is far above
+    Flags are considered wrong if times differ by more than a factor of ``FAR``, which far exceeds
     the error on any held-out model, or if changing a single flag explains the difference.
 
     Args:
@@ -270,7 +270,7 @@ def check_traces(
 
     Raises:
         PinnError: If the speed cannot be checked, because the traces have no usable interval
-            between steps, and no other check has a finding.
+            between steps, and no other check yields a finding.
     """
     steps = traces.steps
     found = [
@@ -303,10 +303,10 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if a file names a model of other shapes than the deployment's.
+    """Yield a finding if a file names a model whose shapes differ from the deployment's.
 
     Args:
-        name: Model name in the file; unknown names give no finding.
+        name: Model name in the file; unknown names yield no finding.
         deployment: Deployment as the user specified it.
     """
     if find_in_catalog(name) is None:
@@ -433,7 +433,7 @@ def _refused(traces: TraceTables) -> Iterator[str]:
 
 
 def _below_floor(traces: TraceTables) -> Iterator[str]:
-    """Yield a finding if most step times are below the roofline lower bound, so cannot be used."""
+    """Yield a finding if most step times are unusable because they are below the roofline bound."""
     check = (traces.manifest.get("targets") or {}).get("step_s") or {}
     if check.get("is_target", True) or not check["rows"]:
         return
@@ -448,7 +448,7 @@ def _below_floor(traces: TraceTables) -> Iterator[str]:
 
 
 def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
-    """Yield a finding if one engine process is much slower than another at equal load."""
+    """Yield a finding if one engine process is much slower than another under equal load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])
     segments, steps = np.unique(segment, return_counts=True)
