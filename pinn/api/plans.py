@@ -37,7 +37,7 @@ class PlannedFleet:
     plan: Plan
 
     def table(self) -> pd.DataFrame:
-        """Return one row per candidate of the plan in SI units, with every flag, as in plan.csv."""
+        """Return one row per candidate in the plan, in SI units, with all flags, as in plan.csv."""
         import pandas as pd
 
         return pd.DataFrame(choice_rows(self.plan))

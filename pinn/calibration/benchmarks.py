@@ -356,7 +356,7 @@ def fit_rows(
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[list[Verdict], Float[np.ndarray, " n"], dict[str, Vector]]:
-    """Return changes in held-out error, and each load's metrics by a fit to all other loads.
+    """Return changes in held-out error, and each load's metrics from a fit to all other loads.
 
     The last result contains the coefficients of these fits, by the description of the held-out
     load. If there is only one load, all results are empty.
@@ -416,6 +416,6 @@ def _percentiles(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Return a decode step's mean number of requests (by Little's law) and their mean context."""
+    """Return the mean number of requests in a decode step (Little's law) and mean context."""
     context = [run.load.prompt.mean + run.load.output.mean / 2 for run in runs]
     return float(np.mean([mean_in_flight(run) for run in runs])), float(np.mean(context))

@@ -299,7 +299,7 @@ def _left_out(
 def check_steps(
     steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return findings on engine settings in the measurements that contradict the user's flags."""
+    """Return findings about measured engine settings that contradict the user's flags."""
     found = []
     limits, recipe = steps.facts.at("limits"), deployment.recipe
     seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")

@@ -16,7 +16,7 @@ EXCLUDED = "excluded"
 def without_overloaded(
     runs: Sequence[BenchmarkRun], force: bool = False
 ) -> tuple[list[BenchmarkRun], list[str]]:
-    """Drop runs of an overloaded server; return the other runs, and a note on each dropped one.
+    """Drop runs with an overloaded server; return the others, and a note about each dropped one.
 
     Args:
         runs: Benchmark runs of one server.

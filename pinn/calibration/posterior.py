@@ -129,7 +129,7 @@ class _Student:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Return weights of measurements, below 1 for a large influence on the fit (Mallows).
+    """Return weights of measurements, below 1 for those that strongly affect the fit (Mallows).
 
     The fit follows measurements with high leverage, so their residuals do not reveal whether they
     are wrong. Windows (intervals of several steps) with unusual batches are also the least certain
@@ -274,7 +274,7 @@ class Quantity:
 
     @property
     def drift(self) -> float:
-        """Return the change of the parameter by the calibration, in standard errors before it."""
+        """Return the parameter's change by calibration, in units of its prior standard error."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 

@@ -55,7 +55,7 @@ class CalibratedServer:
 
     @property
     def warnings(self) -> list[str]:
-        """Return warnings on held-out error that remains after calibration, with likely causes."""
+        """Return warnings about held-out error remaining after calibration, with likely causes."""
         return warnings_of(self.fit.found)
 
     @property
@@ -243,7 +243,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "") -> Grid:
-    """Return a table of held-out errors or likelihood ratios before and after, worst first."""
+    """Return a table of changes in held-out errors or likelihoods, worst first."""
     weighted = any(verdict.is_weighted for verdict in verdicts)
     heading = heading or f"{'weighted ' * weighted}MAPE on held-out data"
     more = ["change +- standard error"] * details

@@ -98,7 +98,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return rows as in ``pinn coefficients --out FILE.json``, and the count of each reason."""
+    """Return rows as in ``pinn coefficients --out FILE.json``, and counts of rejection reasons."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())

@@ -1,7 +1,7 @@
 """Reader of llm-d-benchmark's reports, versions 0.1, 0.2 and 0.2.1, in YAML or JSON.
 
-Each metric states its unit, which depends on the measuring tool. Reports from guidellm include its
-unusual time per output token, so their inter-token latency is read as TPOT.
+Each metric states its unit, which depends on the measuring tool. Reports from guidellm use its
+unusual definition of time per output token, so their inter-token latency is read as TPOT.
 """
 
 import math
@@ -23,7 +23,7 @@ def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If several servers were measured, or no request was served.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     old = "metrics" in values
     scenario = values.at("scenario")

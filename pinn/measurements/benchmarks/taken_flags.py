@@ -1,4 +1,4 @@
-"""Flags of the server that come from benchmark files, because the user did not give them."""
+"""Server flags taken from benchmark files because the user did not specify them."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -26,8 +26,8 @@ _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
     """Return a line per file whose flags change the server's configuration.
 
-    A flag is named if its value differs from the value without the files, which results from the
-    user's flags and the engine's defaults.
+    A flag is listed if its value differs from the value that would result from the user's flags and
+    the engine's defaults alone.
 
     Args:
         runs: Runs of one server.

@@ -45,7 +45,7 @@ class Tree:
 
         Raises:
             TypeError: If the value is a list or a mapping.
-            ValueError: If the value is text that is not a number.
+            ValueError: If the value is a string that is not a number.
         """
         found = next((v for v in map(self.values.get, names) if v is not None), None)
         return None if found is None else float(found)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ class Tree:
         return str(found)
 
     def is_true(self, name: str) -> bool:
-        """Return whether a key's value is true, as a boolean or as a string."""
+        """Return whether a key's value is true, as a boolean or a string."""
         return self.text(name).lower() == "true"
 
     def texts(self, name: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Measurement of a vLLM server, including its front end, with loads of ``vllm bench serve``."""
+"""Measurement of a vLLM server, including its API server, with loads from ``vllm bench serve``."""
 
 import json
 import os
@@ -53,8 +53,8 @@ def serve_and_load(
         arguments: Other flags of ``vllm serve``.
         out: Folder of the measurement.
         seconds: Maximum duration of the three loads together, in seconds.
-        say: Function that prints a line on the progress.
-        port: Port on the loopback address; 0 for a free one.
+        say: Function that prints a line about progress.
+        port: Port on the loopback address; 0 for any free port.
         program: Command of vLLM.
         is_asked: Function that returns whether the user asked to stop.
 
@@ -62,7 +62,7 @@ def serve_and_load(
         Paths of the result files of the loads that finished in time.
 
     Raises:
-        MeasuringError: If the port is taken or the server does not start.
+        MeasuringError: If the port is in use or the server does not start.
     """
     port = _free_port(port)
     folder = os.path.join(out, _FOLDER)
@@ -150,7 +150,7 @@ def _free_port(port: int) -> int:
     """Return the given port, or a free port if it is 0.
 
     Raises:
-        MeasuringError: If the port is taken.
+        MeasuringError: If the port is in use.
     """
     with socket.socket() as probe:
         try:

@@ -1,4 +1,4 @@
-"""Table of measured steps, in the format of Dynamo's forward-pass metrics with more columns.
+"""Table of measured steps, in the format of Dynamo's forward-pass metrics with extra columns.
 
 =====================  ====  =============================================================
 column                 unit  meaning
@@ -89,7 +89,7 @@ class Table:
         self.describe({})
 
     def write(self, batch: int, steps: Iterable[tuple[Step, bool]]) -> None:
-        """Append a batch's steps, each with whether it is warm-up, and flush them to disk.
+        """Append a batch's steps, each marked as warm-up or not, and flush them to disk.
 
         Raises:
             OSError: If the disk is full; earlier rows are kept.
@@ -124,7 +124,7 @@ class Table:
         os.replace(path + ".tmp", path)
 
     def close(self) -> None:
-        """Close the table's file; remove it if it has no step, so that the folder can be reused."""
+        """Close the table's file; remove it if it is empty, so that the folder can be reused."""
         with suppress(OSError):
             self._file.close()
             if not self.rows:
@@ -140,7 +140,7 @@ _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit
 
 
 def machine_facts() -> dict[str, object]:
-    """Return the facts about GPUs, driver and host that the machine reports, by name."""
+    """Return facts about GPUs, driver and host reported by the machine, by name."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def cards() -> list[dict[str, float | str]]:
-    """Return name, memory, clock and power of each NVIDIA GPU; empty if there is no driver."""
+    """Return the name, memory, clock and power of each NVIDIA GPU; empty if there is no driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
         values = [part.strip() for part in line.split(",")]
@@ -164,7 +164,7 @@ def cards() -> list[dict[str, float | str]]:
 def busy_card(found: list[dict[str, float | str]]) -> str:
     """Return a description of a GPU in use; empty if all GPUs are free.
 
-    If ``CUDA_VISIBLE_DEVICES`` has numbers, only these GPUs are checked.
+    If ``CUDA_VISIBLE_DEVICES`` contains indices, only these GPUs are checked.
     """
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     numbers = {int(part) for part in shown if part.strip().isdigit()}

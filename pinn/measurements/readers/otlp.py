@@ -1,7 +1,7 @@
 """Types for the layers of an OTLP-JSON line (export, resource, scope, span, event).
 
 Each layer contains the next one as raw bytes and is decoded separately, so that a malformed span or
-event does not affect other spans or events. Parts read and rejected are counted for each layer.
+event does not affect the others. Parts read and rejected are counted for each layer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Value(msgspec.Struct, gc=False, rename="camel"):
     def of(self, kind: type) -> int | float | str | None:
         """Return the attribute's value as ``kind``; None if it is of another type.
 
-        An integer and a float are converted into each other if nothing is lost.
+        Integers and floats are converted into each other if no precision is lost.
         """
         if kind is str:
             return self.string_value
@@ -132,7 +132,7 @@ class Counts:
     refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})
 
     def add(self, other: Counts) -> None:
-        """Add the numbers that were counted in another part of the file."""
+        """Add the counts from another part of the file."""
         self.read.update(other.read)
         for level, reasons in other.refused.items():
             for reason, count in reasons.items():
@@ -168,8 +168,8 @@ class Layers:
         The span is None if it is malformed but its events can be read.
 
         Args:
-            line: Line with or without its line end.
-            is_cut: Whether the line is the last one of a file and lacks its line end.
+            line: Line with or without its newline.
+            is_cut: Whether the line is the last one in a file and lacks a newline.
         """
         try:
             export = _decoder(Export).decode(line)

@@ -38,10 +38,11 @@ Head = tuple[int | str, ...]
 
 
 class Shape:
-    """Rows of events with one name and equal attributes in equal order.
+    """Rows of events that have the same name and the same attributes in the same order.
 
-    Servers nearly always write an event's attributes in one order, so rows are gathered by shape
-    and decoded column by column. A shape that lacks a required attribute is rejected as a whole.
+    Servers nearly always write an event's attributes in the same order, so rows are grouped by
+    shape and decoded column by column. A shape that lacks a required attribute is rejected as a
+    whole.
 
     Attributes:
         kind: Kind of the rows' event; it names no table if the event is unknown.
@@ -148,8 +149,8 @@ class ChunkParser:
         """Parse the lines of a chunk into raw tables.
 
         Args:
-            lines: Lines with or without their line ends.
-            last_is_cut: Whether the last line lacks its line end.
+            lines: Lines with or without their newlines.
+            last_is_cut: Whether the last line lacks a newline.
         """
         self._shapes: dict[tuple[str, ...], Shape] = {}
         self._servers: dict[bytes, int] = {}
@@ -198,7 +199,7 @@ class ChunkParser:
 
 
 def _canonical(resource: bytes) -> str:
-    """Return a resource's attributes as a sorted JSON string, by which its server is identified."""
+    """Return a resource's attributes as a sorted JSON string, which identifies its server."""
     try:
         entries = msgspec.json.decode(resource)["attributes"]
         values = {e["key"]: next(iter(e["value"].values())) for e in entries}

@@ -35,7 +35,7 @@ class Field:
 
 @dataclass(frozen=True)
 class EventKind:
-    """Kind of event or span in a trace, and the raw table of its rows; empty if it is unknown."""
+    """Kind of event or span in a trace, and the raw table for its rows; empty if unknown."""
 
     table: str
     label: str

@@ -42,10 +42,10 @@ _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
 def canonical_requests(
     engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
 ) -> Canonical:
-    """Return the table of requests by time: engine spans with their parents, and lone API spans.
+    """Return the table of requests by time: engine spans with their parents, and API spans alone.
 
     Repeated spans are rejected. The columns ``segment`` and ``state_*``, which spans do not have,
-    are null at first.
+    are initially null.
 
     Args:
         engine: Raw rows of the engine's spans.
@@ -113,7 +113,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """Replace -1, NaN and an empty string in a column by null."""
+    """Replace -1, NaN and empty strings in a column with null."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole
@@ -153,7 +153,7 @@ def _issues(column: Columns) -> pa.Array:
 
 
 def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
-    """Return each request's seconds between two events; null if missing or out of order."""
+    """Return each request's time between two events in seconds; null if missing or out of order."""
     return _not_negative(pc.subtract(column(end), column(begin)))
 
 

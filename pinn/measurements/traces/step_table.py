@@ -1,4 +1,4 @@
-"""Reader of tables of engine steps, which reads tables of any size in pieces."""
+"""Reader of tables of engine steps, which reads tables of any size piece by piece."""
 
 import codecs
 import csv
@@ -64,8 +64,8 @@ class StepTable:
 def read_step_table(file: Path) -> StepTable:
     """Read a CSV table of measured engine steps.
 
-    Without a column ``batch``, consecutive steps with equal prompts and equally many decodes are
-    one batch. A row that is too short or too long is rejected and counted.
+    Without a column ``batch``, consecutive steps with equal prompts and equal numbers of decodes
+    form one batch. A row that is too short or too long is rejected and counted.
 
     Raises:
         PinnError: If the file is not a CSV table, lacks a column, or has several servers.
@@ -90,7 +90,7 @@ def read_step_table(file: Path) -> StepTable:
 
 
 def _check_text(file: Path) -> None:
-    """Raise an error for a file that is not UTF-8, because Arrow would lose rows of it."""
+    """Raise an error for a file that is not UTF-8, because Arrow would drop rows from it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.open("rb") as pieces:
         try:
@@ -119,7 +119,7 @@ def _header(file: Path) -> list[str]:
 
 
 def _tables(file: Path, names: list[str], wrong: Counter[str]) -> Iterator[pa.Table]:
-    """Yield a CSV table in pieces, with cells as text; count rows that do not fit the header."""
+    """Yield a CSV table in pieces, with cells as strings; count rows not matching the header."""
 
     def skip(row: arrow_csv.InvalidRow) -> str:
         short = row.actual_columns < row.expected_columns
