@@ -283,7 +283,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Return ``better`` or ``worse`` if beyond one standard error, else ``no better``."""
+        """Return ``better`` or ``worse`` if over one standard error, else ``no better``."""
         if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
             return "no better"
         return "better" if self.gain > 0 else "worse"

@@ -175,7 +175,7 @@ def speculation(which: requests.DraftsRequest, out: CsvPath = None) -> None:
 
 
 def _tell(found: "ScoreTable", out: Path | None) -> None:
-    """Print a table of scores, and write it to the path of ``--out`` if this option is given."""
+    """Print a table of scores, and write it to the path given by ``--out``, if any."""
     typer.echo(found)
     if out is not None:
         found.save(out)

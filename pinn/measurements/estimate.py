@@ -213,7 +213,7 @@ class Simulation(Protocol[R]):
         ...
 
     def refit(self, rows: R, at: Vector) -> Vector:
-        """Return the most probable parameters, by metrics linearized around parameters ``at``."""
+        """Return the most probable parameters, from metrics linearized around parameters ``at``."""
         ...
 
     def misfit(self, rows: R, at: Vector) -> float:

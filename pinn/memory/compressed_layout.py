@@ -1,9 +1,9 @@
 """Layout of vLLM's KV cache for DeepSeek-V4, whose layers have several types of pages.
 
 A layer has pages for its window (sparse_swa.py: DeepseekV4SWACache), for keys that each compress 4
-or 128 tokens, and for an indexer's keys (deepseek_v4/attention.py). Two more types are for
-unfinished sums of vectors that become such keys (compressor.py: CompressorStateCache). The size of
-each page is a multiple of 576 bytes.
+or 128 tokens, and for an indexer's keys (deepseek_v4/attention.py). Two more types store partial
+sums of vectors that will become such keys (compressor.py: CompressorStateCache). The size of each
+page is a multiple of 576 bytes.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ _ALIGNMENT, _FP32 = 576, 4
 
 @dataclass(frozen=True)
 class KeptGroup:
-    """DeepSeek-V4's layers that cache only the last tokens of a context.
+    """DeepSeek-V4's layers that cache only the most recent tokens of a context.
 
     Attributes:
         groups: Number of KV cache groups of these layers.
         page_bytes: Bytes of one block of each layer, summed over the layers of all groups.
         block_tokens: Tokens per block.
-        window: Number of last tokens that are cached.
+        window: Number of most recent tokens that are cached.
     """
 
     groups: int
@@ -45,8 +45,8 @@ class CompressedLayout:
 
     Attributes:
         block_bytes: Bytes of one block on one GPU.
-        key_bytes: Bytes that compressed keys occupy in a block.
-        kept: Groups of layers that cache only the last tokens of a context.
+        key_bytes: Bytes occupied by compressed keys in a block.
+        kept: Groups of layers that cache only the most recent tokens of a context.
     """
 
     block_bytes: int
@@ -55,12 +55,12 @@ class CompressedLayout:
 
     @property
     def groups(self) -> int:
-        """Return the number of KV cache groups, including the one of the compressed keys."""
+        """Return the number of KV cache groups, including that of the compressed keys."""
         return 1 + sum(kept.groups for kept in self.kept)
 
     @property
     def decode_blocks(self) -> int:
-        """Return a decoding request's number of blocks other than those of compressed keys."""
+        """Return a decoding request's number of blocks, excluding those of compressed keys."""
         return sum(kept.groups * kept.blocks(kept.window) for kept in self.kept)
 
     @property
@@ -69,16 +69,16 @@ class CompressedLayout:
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return the maximum number of a prompt's blocks other than those of compressed keys."""
+        """Return a prompt's maximum number of blocks, excluding those of compressed keys."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
         )
 
     def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
-        """Return a request's blocks by bytes of its pages, as vLLM before 0.29 counts them.
+        """Return a request's number of blocks from the bytes of its pages, as in vLLM before 0.29.
 
-        Source: kv_cache_utils.py, get_max_concurrency_for_kv_cache_config.
+        Source: kv_cache_utils.py: get_max_concurrency_for_kv_cache_config.
         """
         pages = sum(
             kept.page_bytes * kept.blocks(min(kept.window - 1 + in_flight, longest))
@@ -155,7 +155,7 @@ def _page(page_bytes: int) -> int:
 
 
 def _sums(ratio: int, width: int) -> int:
-    """Return the bytes of a page of unfinished keys: fp32 sums and gates, twice if keys overlap."""
+    """Return the bytes of a page of partial keys: fp32 sums and gates, twice if keys overlap."""
     overlap = 2 if ratio == INDEXED_RATIO else 1
     return _page(_SUM_BLOCKS[ratio] * 2 * overlap * width * _FP32)
 

@@ -38,12 +38,12 @@ class KvLayout:
 
     Attributes:
         block_bytes: Bytes of one block on one GPU.
-        blocks: Number of usable blocks, without vLLM's null block.
+        blocks: Number of usable blocks, excluding vLLM's null block.
         full_groups: Number of groups of layers that cache every token; 1 if all layers are alike.
         window_groups: Number of groups of layers that cache a window or a recurrent state.
         window_blocks: Blocks per request in one of these groups: the blocks of its window, and one
             more, since the window may begin inside a block. A recurrent state has one block, or two
-            if states of prefixes are kept. Further blocks for a long chunk of a prompt, which are
+            if states of prefixes are kept. Additional blocks for a long prompt chunk, which are
             freed after its step, are not modelled.
         window_share: Number of blocks in one of these groups that cover the tokens of one block of
             the full groups.
@@ -68,7 +68,7 @@ class KvLayout:
 
 
 def tokens_beyond(deployment: Deployment) -> int:
-    """Return the maximum tokens past a request's end that its blocks cover because of drafts.
+    """Return the maximum tokens beyond a request's end that its blocks cover because of drafts.
 
     At most two steps are in flight, and the draft model writes ahead of the second one.
     """
@@ -113,7 +113,7 @@ def _model_state_bytes(model: ModelSpec, tp: int) -> float:
 
 
 def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
-    """Return (number of layers, sizes) of each type of layer with a recurrent state."""
+    """Return (number of layers, sizes) for each type of layer with a recurrent state."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
 
@@ -133,8 +133,8 @@ def _layout(
 
     With ``in_blocks``, recurrent states are stored in blocks. All groups have the same number of
     layers and share one pool of blocks. Layers have two types: full attention, or windows and
-    states. A group has as many layers as there are of the rarer type. If the other type has fewer
-    than ``most`` times as many layers, a group has as many as there are of that type.
+    states. A group has as many layers as the rarer type. If the other type has fewer than ``most``
+    times as many layers, a group has as many layers as that type.
     """
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
@@ -172,7 +172,7 @@ def cached_window(model: ModelSpec) -> int:
 
 
 def window_block_tokens(deployment: Deployment) -> int:
-    """Return the number of tokens per block of layers with a window."""
+    """Return the number of tokens per block in layers with a window."""
     recipe = deployment.recipe
     wider, narrower = _pages(
         deployment.model, recipe.tensor_parallel_size, deployment.serving.engine == VLLM
@@ -187,7 +187,7 @@ def _pages(model: ModelSpec, tp: int, in_blocks: bool) -> tuple[int, int]:
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
     """Add the draft model's keys and values to the groups of full attention.
 
-    vLLM forms a separate group for the draft model, which takes as many bytes per token.
+    vLLM forms a separate group for the draft model, which uses the same number of bytes per token.
     """
     if deployment.draft is None:
         return layout
@@ -208,7 +208,7 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Bytes of the number format of cached keys and values.
+    """Size of the number format of cached keys and values.
 
     Attributes:
         element: Bytes per element.

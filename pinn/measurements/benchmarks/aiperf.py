@@ -37,7 +37,7 @@ is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error")
 
 
 def aiperf_points(document: Document) -> list[list[Tree]]:
-    """Split a file into the data of its runs: one run per summary, or one of all request lines."""
+    """Split a file into runs: one run per summary, or one run from all request lines."""
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 

@@ -305,7 +305,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Return the names of all keys in a run; dots join nested keys (``load.concurrency``)."""
+    """Return the names of all keys in a run, with dots for nested keys (``load.concurrency``)."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -221,7 +221,7 @@ def _server(page: Page) -> StatedServer:
 
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
-    """Return the acceptance rate at each draft position, given acceptance of all earlier drafts.
+    """Return each draft position's acceptance rate, given that all earlier drafts are accepted.
 
     Counts are summed over all engines. Without counts by position, the result is one rate.
 

@@ -98,7 +98,7 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
 
 
 def _logged_s(line: str) -> float | None:
-    """Return a log line's time in seconds; months count 31 days, since only differences matter."""
+    """Return a log line's time in seconds; every month has 31 days, as only differences matter."""
     found = _LOGGED.search(line)
     if found is None:
         return None

@@ -96,7 +96,7 @@ class VllmEngine:
         return time.perf_counter()
 
     def submit(self, prompt: list[int], outputs: int) -> str:
-        """Add a request by its prompt's token ids and number of output tokens; return its name."""
+        """Submit a request by prompt token ids and number of output tokens; return its name."""
         name = f"measured-{self._submitted}"
         self._submitted += 1
         self._ids.append(name)
@@ -121,7 +121,7 @@ class VllmEngine:
         return found
 
     def drop(self, names: list[str] | None = None) -> None:
-        """Abort the named requests; without names, abort all and wait until running steps end."""
+        """Abort the named requests; without names, abort all and let running steps complete."""
         going = self._ids if names is None else names
         if going:
             self._engine.abort_request(going)

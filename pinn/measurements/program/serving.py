@@ -127,7 +127,7 @@ def _loads(
 
 
 def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
-    """Run the load generator until it ends, times out or is stopped; return its error, if any."""
+    """Run the load generator until it exits, times out or is stopped; return any error."""
     with tempfile.TemporaryFile() as output:
         client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -179,7 +179,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Return how many requests of ``tokens`` tokens a server's KV cache holds, by its metrics."""
+    """Return how many requests of ``tokens`` tokens fit in a server's KV cache, by its metrics."""
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

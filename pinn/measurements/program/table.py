@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 class MeasuringError(Exception):
-    """Error of the measuring program that the user can correct; one line, with a remedy."""
+    """Error of the measuring program that the user can correct: one line with a remedy."""
 
 
 class Step(NamedTuple):
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 class Table:
-    """Output folder with a table of steps, written batch by batch so that errors lose few steps."""
+    """Output folder with a table of steps, written per batch so that errors lose few steps."""
 
     def __init__(self, folder: str, facts: dict[str, object]) -> None:
         """Create the folder with the table's header and the facts about the measurement.

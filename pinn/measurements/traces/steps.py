@@ -240,7 +240,7 @@ def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns]
 
 
 def _usage(raw: Columns) -> pa.Array:
-    """Return the used share of the KV cache, as reported or from blocks; null outside [0, 1]."""
+    """Return the used share of the KV cache, reported or from blocks; null outside [0, 1]."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
