@@ -35,7 +35,7 @@ class KeptGroup:
     window: int
 
     def blocks(self, tokens: int) -> int:
-        """Return the blocks of one group for ``tokens`` tokens that may begin within a block."""
+        """Return the blocks of one group for ``tokens`` tokens, which may begin mid-block."""
         return -(-tokens // self.block_tokens) + 1
 
 
@@ -65,7 +65,7 @@ class CompressedLayout:
 
     @property
     def window_share(self) -> int:
-        """Return the number of other groups' blocks with the tokens of a compressed keys' block."""
+        """Return how many blocks of other groups cover one block of compressed keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:

@@ -167,7 +167,7 @@ class Session:
         return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
     def _hold(self, wanted: Wanted) -> None:
-        """Start and drop requests until exactly the batch's decodes run, with finished prefills."""
+        """Start and drop requests until exactly the batch's decodes run, all prefilled."""
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
