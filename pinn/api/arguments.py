@@ -213,7 +213,7 @@ def read_flags(
     Args:
         given: Flags, and the launch command as ``serve``.
         declared: Flags by name.
-        gpu: Comma-separated names of GPUs, on which the meaning of a launch command depends.
+        gpu: Comma-separated names of GPUs, which affect the meaning of a launch command.
         words: Engine flags that pinn does not declare, as command-line arguments.
         by_name: Whether error messages name a flag as a Python argument, instead of as an option.
 

@@ -161,7 +161,7 @@ def _with_memory_log(
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:
-    """Return model, GPU and flags of an earlier calibration; empty without one."""
+    """Return model, GPU and flags of an earlier calibration; empty if there is none."""
     if file is None:
         return {}
     found = read_coefficient_set(file).configuration()

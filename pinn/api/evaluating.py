@@ -83,7 +83,7 @@ def evaluate_decisions(path: str | Path | None = None, **given: object) -> Score
 
     Args:
         path: predictions.csv of an evaluation. [default: the file of the checkpoint]
-        **given: No further arguments.
+        **given: No other arguments are accepted.
 
     Raises:
         PinnError: If the file has no predictions of held-out measured deployments.

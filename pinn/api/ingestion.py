@@ -131,7 +131,7 @@ def ingest_benchmarks(
 
 
 def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
-    """Return the measured deployment that the flags describe; None without model and GPU."""
+    """Return the measured deployment that the flags describe; None if model or GPU is missing."""
     if (asked.model is None) != (asked.gpu is None):
         raise PinnError("only one of --model and --gpu is given: give both, or omit both")
     return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)

@@ -32,9 +32,8 @@ class MeasuringProgram:
 
     Attributes:
         arguments: Arguments with which the program starts the engine.
-        order: Pairs of batch and information gain in the order of measurement; empty for the
-            default order.
-        notes: Notes for the user on the order of the batches.
+        order: Pairs of batch and information gain, in measuring order; empty for the default order.
+        notes: Notes for the user about the order of the batches.
     """
 
     arguments: tuple[str, ...]
@@ -57,7 +56,7 @@ class Measured:
     Attributes:
         path: Folder of the table of steps, for ``pinn.calibrate(steps=...)``; or path of the
             program.
-        notes: Notes for the user on the order of the batches.
+        notes: Notes for the user about the order of the batches.
         is_program: Whether only the program was written.
         exit_status: Exit status of the program; 0 if all steps were measured.
     """
@@ -206,7 +205,7 @@ def _design(
 ) -> list[tuple[str, float]]:
     """Return batches to time, in measuring order, each with its information gain.
 
-    The list is empty if batches cannot be chosen, for example without a known GPU; a note then
+    The list is empty if batches cannot be chosen, for example if the GPU is unknown; a note then
     states the reason.
 
     Raises:

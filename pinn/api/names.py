@@ -59,7 +59,7 @@ def models(contains: str = "", **given: object) -> KnownModels:
 
     Args:
         contains: Text that names must contain; case is ignored. Empty for all names.
-        **given: No further arguments.
+        **given: No other arguments are accepted.
 
     Raises:
         PinnError: If no name contains the text.
@@ -128,7 +128,7 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
 
     Args:
         contains: Text that names must contain; case is ignored. Empty for all names.
-        **given: No further arguments.
+        **given: No other arguments are accepted.
 
     Raises:
         PinnError: If no name contains the text.

@@ -93,8 +93,8 @@ def plan(
         gpu: One or several GPUs that may be rented.
         price: Price per GPU-hour, as a mapping, as a string such as ``"H100=2.5 H200=3.2"``, or a
             file of prices. [default: rows are sorted by the number of GPUs]
-        purchase_price: Purchase price of each GPU that you own, as a mapping or text; converted to
-            a cost per hour.
+        purchase_price: Purchase price of each GPU that you own, as a mapping or a string; converted
+            to a cost per hour.
         purchase_years: Number of years over which purchased GPUs are depreciated.
         **given: Keyword arguments listed below, flags of the load, and engine flags, which apply to
             all candidates.

@@ -190,7 +190,7 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
 
     Args:
         path: CSV file of ``pinn kernels score``. [default: the file of the checkpoint]
-        **given: No further arguments.
+        **given: No other arguments are accepted.
 
     Raises:
         PinnError: If the file does not exist or is not a table of kernel errors.

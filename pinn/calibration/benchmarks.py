@@ -166,7 +166,7 @@ def noise_of_draws(
     """Return the relative standard deviation of each metric over simulated samples of its load.
 
     Benchmark files mostly state distributions of lengths and gaps, so the simulated load is a
-    different random sample than the measured load. The result is 0 for a load without randomness.
+    different random sample than the measured load. The result is 0 for a deterministic load.
     """
     latency, found = _latency(deployment, coefficients), []
     for run in runs:
@@ -227,7 +227,7 @@ def calibrate_to_benchmarks(
 ) -> BenchmarkCalibration:
     """Fit the coefficients to runs, and evaluate the fit on each held-out load.
 
-    If some metrics improve on held-out loads and others get worse, only the improved metrics are
+    If some metrics improve on held-out loads and others become worse, only the improved metrics are
     fitted.
 
     Args:

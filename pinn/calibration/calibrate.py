@@ -230,7 +230,7 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Return median and mean absolute error, and median signed error; NaN without errors."""
+    """Return median and mean absolute error, and median signed error; NaN if there are none."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)
@@ -359,7 +359,7 @@ def judgements(
 
 
 def _log_density(z: Errors) -> Errors:
-    """Return the log density of Student's t at ``z`` standard deviations, without a constant."""
+    """Return the log density of Student's t at ``z`` standard deviations, up to a constant."""
     return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
 
 

@@ -55,7 +55,7 @@ class ServerCalibration:
         """Return the posterior as the content of a coefficient file.
 
         Args:
-            named: Model, GPU and weight format as the user named them.
+            named: Model, GPU and weight format as named by the user.
             taught: Whether each alpha was fitted to measured requests, ``[n alphas]``.
         """
         facts = self.facts | {

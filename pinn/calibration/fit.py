@@ -131,7 +131,7 @@ def fit_benchmarks(
     Args:
         runs: Benchmark runs of one server.
         deployment: Deployment that was measured.
-        named: Model, GPU and weight format as the user named them.
+        named: Model, GPU and weight format as named by the user.
         start: Files or checkpoint with the coefficients and prior before the fit.
         engine: Scheduler settings of the server; None for the engine's defaults.
 

@@ -213,7 +213,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
     """Return a table of step time errors, or of metric errors, before and after calibration.
 
-    ``details`` adds parts of the trace and further statistics.
+    ``details`` adds parts of the trace and additional statistics.
     """
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, calibrated.Calibration):

@@ -20,10 +20,10 @@ from pinn.specs.flags import FORCE, Flag, flags_of
 
 
 def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
-    """Return an option that names a file to write and checks the suffix of the name.
+    """Return an option for an output file that checks the suffix of the file's name.
 
-    With one suffix, a name without a suffix is also accepted. Without suffixes, the option names a
-    folder.
+    If there is only one suffix, a name without a suffix is also accepted. If there are none, the
+    option names a folder.
     """
 
     def check(path: Path | None, parameter: typer.CallbackParam) -> Path | None:
@@ -84,7 +84,7 @@ def asked(command: Callable[..., None]) -> Callable[..., None]:
 
     The help of options comes from the section Options of the docstring, and from the Attributes of
     the requests. The ``PANEL`` of a request is the heading of its options. An argument or field may
-    be ``Annotated`` with further settings for Typer. The function is called with request objects
+    be ``Annotated`` with additional settings for Typer. The function is called with request objects
     built from the given options.
     """
     signature = inspect.signature(command, eval_str=True)

@@ -118,7 +118,7 @@ def only_json() -> Iterator[None]:
 
 
 def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None:
-    """Write a table as CSV to the path of ``--out``; without a path, nothing is written."""
+    """Write a table as CSV to the path of ``--out``; if there is no path, nothing is written."""
     from pinn.common.tables import write_frame
 
     if path is not None:

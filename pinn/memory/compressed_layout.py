@@ -100,7 +100,7 @@ def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
 
     Up to vLLM 0.28, every layer has a slot for each page size of keys, and other pages are padded
     to one of these sizes (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
-    _get_kv_cache_config_deepseek_v4). since 0.29, the pages of a block are ``side_by_side``, and
+    _get_kv_cache_config_deepseek_v4). Since 0.29, the pages of a block are ``side_by_side``, and
     the block has the size of the largest group (_get_packed_kv_cache_groups,
     _get_kv_cache_bytes_per_block).
     """

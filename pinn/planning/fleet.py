@@ -146,7 +146,7 @@ def fewest_replicas(
 
 
 def most_replicas(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> int:
-    """Return the maximum number of replicas that :func:`fewest_replicas` tries at first."""
+    """Return the maximum number of replicas that :func:`fewest_replicas` tries first."""
     guess = math.ceil((problem.sized_rate_per_s or 0.0) / rate_per_s - 1e-9)
     most = _most_replicas(max(guess, problem.least_replicas))
     return int(min(most, _replicas_within(candidate, problem)))
@@ -290,8 +290,8 @@ def _highest_of_all(
 ) -> HighestRate:
     """Return the fleet's maximum rate by bisection.
 
-    If the requested rate lies between the highest passing and the lowest failing rate, it is tried
-    as well.
+    If the requested rate lies between the highest passing and the lowest failing rate, it is also
+    simulated.
     """
     router = router_of(trials.candidate, size.replicas)
     excess = partial(trials.excess, replicas=size.replicas, router=router)
@@ -327,7 +327,7 @@ def at_interval_ends(
 ) -> tuple[Point, Point] | None:
     """Return the fleet's metrics at the requested rate, at both bounds of the times' interval.
 
-    The upper bound comes first. None is returned without a requested rate.
+    The upper bound comes first. None is returned if no rate is requested.
     """
     if problem.rate_per_s is None:
         return None
@@ -375,7 +375,7 @@ def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list
 
 
 def with_headroom(size: FleetSize, trials: Trials, problem: PlanningProblem) -> Point | None:
-    """Return the fleet's metrics at the requested rate plus headroom; None without headroom."""
+    """Return the fleet's metrics at the requested rate plus headroom; None if there is none."""
     sized = problem.sized_rate_per_s
     if not problem.headroom or sized is None:
         return None

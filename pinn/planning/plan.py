@@ -304,7 +304,7 @@ class Choice:
         limited_by: Bottleneck above the maximum rate, such as ``KV memory`` or ``decode
             bandwidth``.
         chance: Probability of meeting the SLO at the requested rate, given the prediction's
-            interval. None without an interval or a requested rate, or if the load is a burst.
+            interval. None if there is no interval or no requested rate, or if the load is a burst.
         safe: Whether the fleet meets the SLO even if all times are at the upper bound of their
             intervals.
         ladder: Metrics of one replica under the full load at increasing rates.
@@ -327,8 +327,8 @@ class Choice:
         is_partial: Whether time ran out before the probability, the maximum rate of all replicas,
             its interval, or the rates of other seeds were computed, in that order.
         weights_gib: Size of the weights on all GPUs of a replica, in GiB.
-        with_headroom: Metrics of all replicas at the requested rate with headroom; None without
-            headroom.
+        with_headroom: Metrics of all replicas at the requested rate with headroom; None if there is
+            none.
         at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
             and at the lower bound of their intervals; None if there is no interval or no requested
             rate.
@@ -380,7 +380,7 @@ class Choice:
 
     @property
     def beside_one_by_one(self) -> str:
-        """Sentence that compares the fleet's rate with the sum of its replicas' own rates.
+        """Sentence that compares the fleet's rate with the sum of its replicas' individual rates.
 
         The string is empty for one replica, and if time ran out before the fleet's maximum rate was
         determined.

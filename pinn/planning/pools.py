@@ -43,7 +43,7 @@ class JoinedRun(Run):
 class PoolsCandidate(Candidate):
     """Replica with prefill and decode workers; inherited fields describe a decode worker.
 
-    Several replicas form one prefill pool and one decode pool with multiples of the servers.
+    Several replicas form one prefill pool and one decode pool with multiples of these workers.
 
     Attributes:
         prefill: Candidate that describes a prefill worker.

@@ -43,8 +43,8 @@ def highest_rate(
             lower one fails.
 
     Returns:
-        Maximum tried rate that passes, or 0 if none passes; and minimum tried rate above it that
-        fails, or None if none fails.
+        Highest simulated rate that passes, or 0 if none passes; and lowest simulated rate above it
+        that fails, or None if none fails.
     """
     low, high = 0.0, math.inf
     at_low, at_high = math.nan, math.inf

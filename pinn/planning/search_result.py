@@ -27,7 +27,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
 
     Args:
         search: Search to run.
-        misfits: Candidates that do not fit their GPUs' memory or the load.
+        misfits: Candidates whose model does not fit in GPU memory, or that cannot serve the load.
         top: Minimum number of hardware configurations to evaluate.
 
     Raises:

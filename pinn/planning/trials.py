@@ -109,7 +109,7 @@ class ErrorScenario:
 
     Attributes:
         step: Error of all step times.
-        request: Error of a request's times outside the steps, and of TTFT without queue time.
+        request: Error of a request's times outside engine steps, and of TTFT excluding queue time.
         encoder: Error of the vision encoder's time, which adds to ``step`` with the sign of
             ``step``.
     """

@@ -114,7 +114,7 @@ def blocks_for(engine: Engine, tokens: int) -> int:
 def extra_blocks_for(engine: Engine, tokens: int) -> int:
     """Return the number of KV blocks for ``tokens`` tokens in all KV cache groups after the first.
 
-    These groups contain further full-attention layers and layers with sliding-window attention.
+    These groups contain other full-attention layers and layers with sliding-window attention.
     """
     config = engine.config
     blocks = blocks_for(engine, tokens)
@@ -257,7 +257,7 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
     """Allocate the additional KV blocks that a request needs for ``tokens`` tokens.
 
-    Return whether enough blocks were free; otherwise no block is allocated.
+    Return whether enough blocks were free; otherwise no blocks are allocated.
     """
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
@@ -348,7 +348,7 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
 
 
 def free_blocks(engine: Engine, replica: int, r: int) -> None:
-    """Free a request's KV blocks, but keep its row in the block table."""
+    """Free a request's KV blocks, but retain its row in the block table."""
     config, request = engine.config, engine.requests[r]
     if config.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):

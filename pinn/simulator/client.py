@@ -137,7 +137,7 @@ def _waits_for_tokens(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_all(engine: Engine, group: int) -> bool:
-    """Return whether prompts wait until every replica has a prompt (attention data parallelism).
+    """Return whether prompts wait until every replica has one (attention data parallelism).
 
     SGLang counts only steps in which at least one replica has a prompt, and also waits for idle
     replicas.
@@ -335,7 +335,7 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 
 
 def pass_on(engine: Engine, r: int, moment: float) -> None:
-    """Pass a request to another engine, such as the other P/D pool, at time ``moment`` (s)."""
+    """Pass a request to another engine, such as that of the other P/D pool, at ``moment`` (s)."""
     counters = engine.counters
     leaving = engine.leaving[counters.leaving]
     leaving.moment_s, leaving.request = moment, r
@@ -499,7 +499,7 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
 
 
 def _drop_ended(engine: Engine, replica: int) -> None:
-    """Remove requests that no longer run from the running list; keep the order of the others."""
+    """Remove requests that are no longer running from the running list, preserving its order."""
     state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):

@@ -45,7 +45,7 @@ class Goodput:
         attainment_by_metric: Share of the requests that meet a metric's limit, by metric.
         statistics_s: Value in seconds of each limited statistic, by limit; infinite where requests
             were not served, NaN where undefined.
-        each: Limits on each request as a string; empty without such limits.
+        each: Limits on each request as a string; empty if there are none.
         limits_s: Limit on each request in seconds, by metric.
         met: Whether all limits are met and no queue remains when the load ends. None if the SLO
             limits each request, but states no share of requests that must meet the limits.

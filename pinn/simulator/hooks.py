@@ -109,8 +109,8 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
     Args:
         c: Costs of the deployment as a record (``Costs``).
-        sums: Sums over the batch: the fields of ``BatchSums`` in order, then the two further sums
-            of ``pinn.simulator.state``.
+        sums: Sums over the batch: the fields of ``BatchSums`` in order, then the two additional
+            sums of ``pinn.simulator.state``.
     """
     context, near = _read_contexts(sums)
     return step_formulas(c, Sums(
@@ -120,7 +120,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return the context tokens that decodes read from GPU memory, without L2 cache hits.
+    """Return the context tokens that decodes read from GPU memory, excluding L2 cache hits.
 
     The first number is for full attention, the second for windowed attention.
     """

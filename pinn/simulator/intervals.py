@@ -79,8 +79,8 @@ def figure_ends(
 ) -> dict[str, tuple[float, float]]:
     """Return the (lower, upper) bounds of each metric's interval, for means or one percentile.
 
-    TTFT gets the wider of its simulated interval and its interval below saturation. If this shifts
-    a bound of TTFT, the same bound of E2E shifts by the same time.
+    TTFT is given the wider of its simulated interval and its interval below saturation. If this
+    shifts a bound of TTFT, the same bound of E2E shifts by the same time.
 
     Args:
         value: Predicted metrics: ``ttft``, ``e2e`` and any other metrics that rise with step time.

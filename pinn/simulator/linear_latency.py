@@ -51,7 +51,7 @@ class LinearLatency:
     def compile(self, apart: bool, shares: bool = False) -> np.record:
         """Return the coefficients and costs as a record for compiled code.
 
-        Compiled code depends on the record's field names, and skips features without a field.
+        Compiled code depends on the record's field names, and omits features without a field.
 
         Args:
             apart: Whether prompts and decodes never share a step.

@@ -264,7 +264,7 @@ def _launch_transfers(engine: Engine, group: int) -> bool:
     """Run a step that has KV transfers but no tokens; return whether to schedule again immediately.
 
     If other batches are queued, the step occupies a slot in the batch queue; otherwise it ends
-    immediately. The engine repeats steps without tokens while they advance a transfer.
+    immediately. The engine repeats steps without tokens as long as they advance a transfer.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -286,7 +286,7 @@ def _launch_transfers(engine: Engine, group: int) -> bool:
 
 
 def _launch_nothing(engine: Engine, group: int) -> None:
-    """Queue a batch without tokens, which ends together with the batch before it.
+    """Queue a batch without tokens, which completes together with the previous batch.
 
     As in ``EngineCore.step_with_batch_queue``, this applies to queues of more than two batches.
     """

@@ -153,8 +153,8 @@ class Link:
     """Network between the pools.
 
     Attributes:
-        bytes_per_s: Bandwidth of each GPU in one direction, in bytes/s; infinity for transfers
-            that take no time.
+        bytes_per_s: Bandwidth of each GPU in one direction, in bytes/s; infinity for instantaneous
+            transfers.
         latency_s: Delay in seconds before each transfer starts.
     """
 

@@ -58,7 +58,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
 
 
 def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
-    """Allocate the blocks that a request needs for ``tokens`` further tokens."""
+    """Allocate the blocks that a request needs for ``tokens`` additional tokens."""
     if engine.config.tier == BY_NODE:
         radix_requests.grow(engine, replica, request, request.computed + tokens)
     else:

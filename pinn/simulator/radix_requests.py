@@ -47,7 +47,7 @@ def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
 def allocate(engine: Engine, replica: int, prompts: bool) -> None:
     """Allocate blocks for all requests of a batch (``alloc_for_extend``, ``alloc_for_decode``).
 
-    With pages of several tokens, one further page per request is kept free.
+    With pages of several tokens, one additional page per request is kept free.
     """
     state = engine.replicas[replica]
     room = state.wanted

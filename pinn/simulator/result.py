@@ -181,7 +181,7 @@ class Simulation(Served):
         plot_timeline(self.run, Path(path))
 
     def print_report(self) -> None:
-        """Print metrics, intervals and sensitivities as a string."""
+        """Print metrics, intervals and sensitivities as text."""
         parts = (
             f"{self.deployment.model.title} on {hardware_label(self.deployment)}",
             step_limits(self.deployment),

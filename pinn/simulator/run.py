@@ -44,7 +44,8 @@ class RequestRecords:
         cached_tokens: Prompt tokens found in the prefix cache when the request was first scheduled.
         reused_tokens: Tokens found in the prefix cache, summed over all times the request was
             scheduled.
-        computed_tokens: Tokens computed, including recomputed ones, without rejected draft tokens.
+        computed_tokens: Tokens computed, including recomputed ones, excluding rejected draft
+            tokens.
         preemptions: Number of preemptions of the request.
         arrival_s: Time when the client sent the request.
         handed_s: Time when the API server put the request into the engine's input queue.
@@ -138,7 +139,7 @@ class RequestRecords:
 
     @property
     def last_token_s(self) -> Float[np.ndarray, " requests"]:
-        """Time in seconds when the client saw the last token, without ``completion_s``."""
+        """Time in seconds when the client saw the last token, excluding ``completion_s``."""
         return self.finish_s - self.completion_s
 
 
@@ -237,12 +238,12 @@ class Run:
 
     @property
     def step_replicas(self) -> int:
-        """Number of replicas in a group, all of which a recorded step covers."""
+        """Number of replicas in a group; a recorded step covers all of them."""
         return self.replicas // self.groups
 
     @property
     def step_blocks(self) -> int:
-        """Number of KV cache blocks of a group's replicas, all of which a recorded step covers."""
+        """Number of KV cache blocks of all replicas in a group, which a recorded step covers."""
         return self.kv_blocks * self.step_replicas
 
 
@@ -352,7 +353,7 @@ def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> No
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the index of the time span that contains each moment."""
+    """Return the index of the time span that contains each point in time."""
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 

@@ -221,7 +221,7 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
 
 
 def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -> bool:
-    """Start to load a waiting request's chunks from a second tier; return whether blocks suffice.
+    """Start loading a waiting request's chunks from a second tier if enough blocks are free.
 
     KV blocks are allocated to the request now; it runs once its chunks are loaded.
     """

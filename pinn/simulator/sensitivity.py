@@ -64,7 +64,8 @@ def coefficient_sensitivities(
     """Differentiate a metric of a run with respect to every coefficient.
 
     The derivative is a central difference, or a forward difference where a coefficient would become
-    negative. Step features that never occur in the run have derivative 0 without a further run.
+    negative. Step features that never occur in the run have derivative 0, which requires no
+    additional run.
 
     Args:
         job: Simulation at the predicted coefficients.

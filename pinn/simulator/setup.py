@@ -380,7 +380,7 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the maximum share of decodes' KV reads whose time L2 cache hits can save.
+    """Return the maximum share of decodes' KV reads for which L2 cache hits save time.
 
     Beyond this share, attention's arithmetic takes longer than the remaining reads.
     """

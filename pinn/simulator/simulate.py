@@ -299,7 +299,7 @@ def map_runs(
 ) -> list[Result]:
     """Simulate jobs, and return the result of ``figure`` for each job and its run.
 
-    The runs are not kept. ``workers`` is the number of threads, by default the number of cores.
+    The runs are discarded. ``workers`` is the number of threads, by default the number of cores.
     """
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

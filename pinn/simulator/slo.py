@@ -154,7 +154,7 @@ class Slo:
     Attributes:
         text: Limits as the user wrote them.
         statistics: Limits on statistics over all requests.
-        goodput: Limits on each request; None without such limits.
+        goodput: Limits on each request; None if there are none.
     """
 
     text: str
@@ -254,7 +254,7 @@ class Slo:
         Args:
             least: Lower bounds of each request's latencies in seconds: 0 where nothing is known,
                 NaN where the metric is undefined.
-            requests: Number of requests of the whole load.
+            requests: Total number of requests in the load.
         """
         for limit in self.statistics:
             if limit.metric == "itl":

@@ -258,7 +258,7 @@ class Copy:
 
 
 class Group:
-    """State of replicas that run steps together: all that share experts, or a single dense one."""
+    """State of a group of replicas that run steps together, such as those that share experts."""
 
     in_flight: I8
     launched: I8  # number of batches in flight that have tokens

@@ -298,7 +298,7 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return when each request would be sent without a concurrency limit, in seconds.
+    """Return when each request would be sent if there were no concurrency limit, in seconds.
 
     Later turns of a conversation keep their sending time.
     """

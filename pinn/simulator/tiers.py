@@ -82,7 +82,7 @@ def length(engine: Engine, replica: int, kept: int) -> int:
 
 
 def rank_last(engine: Engine, replica: int, place: int) -> None:
-    """Give a chunk the highest LRU rank, as the most recently used chunk."""
+    """Give a chunk the highest LRU rank, marking it as most recently used."""
     engine.tier[replica, place].rank = _next_rank(engine.replicas[replica])
     move_last(engine, replica, place, RECENT)
 
@@ -153,7 +153,7 @@ def touch_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def adapt(engine: Engine, replica: int, place: int) -> None:
-    """Adapt ARC's list sizes after a miss: the list that evicted the chunk gets more room."""
+    """Adapt ARC's list sizes after a miss: the list that evicted the chunk is enlarged."""
     state = engine.replicas[replica]
     recent = length(engine, replica, WAS_RECENT)
     frequent = length(engine, replica, WAS_FREQUENT)
@@ -173,7 +173,7 @@ def unused_chunks(engine: Engine, replica: int) -> int:
 def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
     """Reserve an unused chunk for a key, and return its index.
 
-    The chunk is readable once its transfer has ended.
+    The chunk becomes readable when its transfer completes.
     """
     place = int(engine.tier_holder[replica, key])
     if place == 0:

@@ -28,7 +28,7 @@ class TransferRecords:
         blocks: Number of KV blocks transferred, in blocks of the GPU's cache.
         planned_s: Time when the transfer was submitted, in seconds.
         start_s: Time when the transfer began, in seconds.
-        end_s: Time when the transfer ended, in seconds.
+        end_s: Time when the transfer completed, in seconds.
     """
 
     request: Int[np.ndarray, " transfers"]

@@ -77,7 +77,7 @@ class Endpoint:
 
 
 def _check_exists(name: str, value: object) -> None:
-    """Raise an error if an argument that must be a path names no existing file."""
+    """Raise an error if an argument that must be a path does not name an existing file."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not given_path(each).exists():
             fault = f"{name} must be a file on the service's machine, got {each!r:.200}"

@@ -115,7 +115,7 @@ def _parallelism(sizes: Tree) -> dict[str, FlagValue]:
 
 
 def _flags(args: Tree) -> dict[str, FlagValue]:
-    """Convert an engine's command-line options to flags; an option without value is True."""
+    """Convert an engine's command-line options to flags; an option without a value is True."""
     found = dict(args.values)
     for each in flags_of(ServingSpec):
         straight, off = [each.option, *each.shorts], [f"--no-{each.option[2:]}"]

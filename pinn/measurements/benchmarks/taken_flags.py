@@ -50,7 +50,7 @@ def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[
 
 
 def _without(target: Target, names: Collection[str]) -> Target:
-    """Return a server with the engine's defaults in place of the named flags."""
+    """Return a server with the engine's defaults for the given flags."""
     default = vars(ServingSpec())
     kept = {name: default[name] for name in names if name in default}
     precision = None if "precision" in names else target.precision

@@ -51,7 +51,7 @@ class Tree:
         return None if found is None else float(found)  # type: ignore[arg-type]
 
     def count(self, *names: str) -> int:
-        """Return the value of the first key that has one, as a whole number; 0 if none has."""
+        """Return the value of the first key that has one, as an integer; 0 if no key has one."""
         return int(self.number(*names) or 0)
 
     def text(self, *names: str) -> str:

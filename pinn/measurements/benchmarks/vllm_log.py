@@ -128,7 +128,7 @@ is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     """Read the load and the mean ITL of a server from its log as a benchmark run.
 
-    The number of requests is the number of prompts in the log. If a step uses the whole token
+    The number of requests is the number of prompts in the log. If a step uses the full token
     budget, its last prompt is assumed to continue in the next step. Prompt tokens exclude those in
     the prefix cache.
 

@@ -70,7 +70,7 @@ class Shape:
             self._refusal = f"{name} without a monotonic time"
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
-        """Return the accepted rows as columns, and count the refused ones; None if none remains."""
+        """Return the accepted rows as columns, and count rejected rows; None if none remain."""
         if self._refusal:
             refused[self._refusal] += len(self.heads)
             return None

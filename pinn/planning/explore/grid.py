@@ -223,7 +223,7 @@ class Lengths:
     """Token lengths of a load's requests: means of uniform distributions.
 
     Attributes:
-        prompt: Mean number of prompt tokens without the prefix.
+        prompt: Mean number of prompt tokens, excluding the prefix.
         output: Mean number of generated tokens.
         prefix: Number of tokens of the prefix that all prompts share.
     """

@@ -1,6 +1,6 @@
 """Event loop of a fleet: clients send, the router chooses a server, and servers step.
 
-Clients belong to ``front``, an engine that serves nothing. All servers of a kind share one engine
+Clients belong to ``front``, an engine state without servers. All servers of a kind share one engine
 state, which receives requests from the router and returns finished requests to their clients. The
 earliest event is handled first, as in :func:`pinn.simulator.loop.advance_pools`.
 """

@@ -143,7 +143,7 @@ class BlisClient(Strict):
 
     @property
     def prefix_tokens(self) -> int:
-        """Number of tokens of the client's prefix: BLIS's default if its group names no length."""
+        """Number of tokens of the client's prefix: BLIS's default if its group has no length."""
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
 
     @property

@@ -25,7 +25,7 @@ class ConversationShape:
 
     Attributes:
         turns: Number of prompts that a user types in each conversation.
-        first_tokens: Tokens of the first prompt, without the system prompt.
+        first_tokens: Tokens of the first prompt, excluding the system prompt.
         turn_tokens: New tokens of each later prompt.
         output_tokens: Tokens of each response.
         system_tokens: Tokens of the system prompt, which conversations of a group share.
@@ -66,7 +66,7 @@ class ConversationShape:
         return self.turns * (1 + self.tool_calls)
 
     def conversations(self, requests: int) -> int:
-        """Return the number of whole conversations in a number of requests.
+        """Return the number of complete conversations in a number of requests.
 
         Raises:
             PinnError: If the requests make up less than one conversation, or one conversation has

@@ -122,7 +122,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
 def _arrivals(
     columns: "_Columns", arrival: np.ndarray, later: np.ndarray, clock: str
 ) -> Float[np.ndarray, " n"]:
-    """Return each request's sending time in seconds, by which requests are sorted.
+    """Return each request's sending time in seconds, which determines their order.
 
     A round that waits for the previous response gets the sending time of the previous round.
     """
@@ -321,7 +321,7 @@ def _scaled(cell: str, unit: float) -> str:
 
 
 def _moment_s(cell: str) -> str:
-    """Return the seconds since 1970 of a date with time, as a string; empty for any other text."""
+    """Return the Unix time in seconds of a date with time, as a string; else an empty string."""
     found = _MOMENT.match(cell)
     if found is None:
         return ""

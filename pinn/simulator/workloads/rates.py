@@ -68,7 +68,8 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
 def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workload:
     """Add random start times (a Poisson process) to a load without times, at a mean request rate.
 
-    Only single requests and first turns get a time; later turns wait for the previous response.
+    Only single requests and first turns are given a time; later turns wait for the previous
+    response.
     """
     starts, offset_s = workload.starts, workload.offset_s.copy()
     count = int(starts.sum())

@@ -335,7 +335,7 @@ def open_loop(
     seed: int = 0,
     name: str = "open loop",
 ) -> Workload:
-    """Return a load of unique prompts at given rates, whatever the server's latency (open loop).
+    """Return a load of unique prompts at given rates, independent of latency (open loop).
 
     Args:
         stages: Load stages in order; a stage does not wait for earlier requests to end.
