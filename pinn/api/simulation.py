@@ -322,7 +322,7 @@ def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
 
 
 def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals | None:
-    """Return intervals of a simulation's metrics from a coefficient file's posterior.
+    """Return the intervals of a simulation's metrics from a coefficient file's posterior.
 
     The result is None if the file has no posterior, or if no request was served.
     """

@@ -143,7 +143,7 @@ def _waited_s(rows: RequestRows, phase: str) -> Rows:
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """Return features and measured times of requests in a phase, and which requests are usable.
+    """Return the features and measured times of requests in a phase, and which requests are usable.
 
     The last feature is the duration of the running step, for part of which the phase waits.
     """

@@ -230,7 +230,7 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Return median and mean absolute error, and median signed error; NaN if there are none."""
+    """Return the median and mean absolute error, and median signed error; NaN if there are none."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)

@@ -74,7 +74,7 @@ class Calibration(ServerCalibration):
 
     Attributes:
         beta: Posterior from step times; its noise has one entry for each fitted interval.
-        alpha: Calibration of alpha to request journeys; None if the trace has none.
+        alpha: Calibration of alpha to request journeys (event times); None if the trace has none.
         errors: Errors of mean step times before and after calibration, see
             :func:`pinn.calibration.calibrate.error_table`.
     """
@@ -87,7 +87,7 @@ class Calibration(ServerCalibration):
 def run_calibration(
     traces: TraceTables, deployment: Deployment, prior: Prior, settings: BetaSettings
 ) -> Calibration:
-    """Calibrate beta to a run's steps and, if it has journeys, alpha to its requests.
+    """Calibrate beta to a run's steps and, if it has request journeys, alpha to its requests.
 
     Args:
         traces: Ingested trace tables (steps, cycles, requests, snapshots).

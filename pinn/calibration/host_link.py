@@ -49,7 +49,7 @@ class HostLink:
         return f"{text}, from {self.transfers:,} transfers of {self.gigabytes:.3g} GB"
 
     def to_json(self) -> JsonObject:
-        """Return bandwidth, latency and their intervals as JSON for a coefficient file."""
+        """Return the bandwidth, latency and their intervals as JSON for a coefficient file."""
         intervals = (self.bytes_per_s_interval, self.latency_s_interval)
         lists = [None if each is None else list(each) for each in intervals]
         names = ("bytes_per_s_interval", "latency_s_interval")

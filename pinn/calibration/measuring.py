@@ -179,7 +179,7 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta
 def load_features(
     deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits, beta: Beta
 ) -> Float[np.ndarray, "figures step_features"]:
-    """Return step features of each load's TPOT and TTFT, two rows per load.
+    """Return the step features of each load's TPOT and TTFT, two rows per load.
 
     The features times beta are seconds. In a closed loop of equal, unsynchronized requests, each
     request coincides with the prompt of every other request once while it generates. Its TPOT is

@@ -206,7 +206,7 @@ _PROMPT = "1 prefill 2048 @ 0"
 def posterior_evidence(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Evidence:
-    """Return intervals of calibrated coefficients and of the step times of batches.
+    """Return the intervals of calibrated coefficients and of the step times of batches.
 
     A coefficient with a variance of 0 has no interval. The interval of a step time does not extend
     below the roofline lower bound.

@@ -133,7 +133,7 @@ class MemoryLedger:
 
     @property
     def left_bytes(self) -> float:
-        """Return the bytes left for KV cache and recurrent states; negative if there are none."""
+        """Return the bytes left for KV cache and recurrent states; may be negative."""
         left = self.usable_bytes - self.weights - self.lora - self.reserved_bytes
         return left * self.share if self.share_of == FREE else left
 

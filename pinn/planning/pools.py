@@ -118,7 +118,7 @@ class PoolsCandidate(Candidate):
         return JoinedRun(**vars(found.decode), prefill=found.prefill)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
-        """Return run and latency model of the prefill workers, then of the decode workers."""
+        """Return the run and latency model of the prefill workers, then of the decode workers."""
         assert isinstance(run, JoinedRun), "a run of two pools"
         return [(run.prefill, self.prefill.latency), (run, self.latency)]
 

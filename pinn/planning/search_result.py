@@ -67,7 +67,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
 
 
 def _stopped(search: Search, rejected: Sequence[RejectedCandidate]) -> str:
-    """Return the reason why a search ended before everything was tried; empty if all was tried."""
+    """Return the reason why a search ended early; empty if everything was tried."""
     if search.is_interrupted:
         return INTERRUPT
     is_partial = any(row.choice.is_partial for row in search.rows.values())

@@ -52,7 +52,7 @@ class TimeBudget:
         return self.clock() - self.begin_s
 
     def check(self) -> None:
-        """Raise ``OutOfTimeError`` if time runs out."""
+        """Raise ``OutOfTimeError`` if time has run out."""
         if self.is_over:
             raise OutOfTimeError
 

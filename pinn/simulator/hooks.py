@@ -39,7 +39,7 @@ _FIXED_PHASES = ("output_token", "completion")
 def request_coefficients(
     alpha: Float[np.ndarray, " features"],
 ) -> Float[np.ndarray, "phases values"]:
-    """Return the request coefficients alpha as an array of shape [phases, ``REQUEST_VALUES``].
+    """Return the request coefficients (alpha) as an array of shape [phases, ``REQUEST_VALUES``].
 
     Raises:
         PinnError: If a request feature has no compiled form, or if a feature depends on the request
@@ -66,7 +66,7 @@ def request_coefficients(
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
-    """Return the step coefficients beta in the order of ``StepValues``.
+    """Return the step coefficients (beta) in the order of ``StepValues``.
 
     Raises:
         PinnError: If a step feature has no compiled form.

@@ -192,7 +192,7 @@ class StepRecords:
 
     @property
     def sums(self) -> BatchSums:
-        """Batch sums of shape ``[steps]`` for step features, without KV reads from the L2 cache."""
+        """Batch sums of shape ``[steps]`` for step features, excluding KV reads from L2 cache."""
         return self.whole_sums.without_reread(self[state.REREAD_TOKENS])
 
     @property

@@ -177,7 +177,7 @@ def latency_statistics(
     counts: Int[np.ndarray, " n"] | None = None,
     percentiles: Sequence[float] = (),
 ) -> Metrics:
-    """Return mean and percentiles of ``seconds``, in milliseconds, weighted by ``counts``."""
+    """Return the mean and percentiles of ``seconds``, in milliseconds, weighted by ``counts``."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))

@@ -32,7 +32,7 @@ class Endpoint:
         name: Name of the function in ``import pinn``, which is also the URL path.
         compute: Function that computes the JSON result from the request's arguments.
         is_long: Whether the function simulates. It then runs in separate processes, so that
-            predictions do not wait.
+            predictions do not have to wait.
         is_kept: Whether responses are cached; true if equal arguments always produce equal
             responses.
         withheld: Arguments that a request may not set, because only the operator of the service

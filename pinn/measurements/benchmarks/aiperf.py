@@ -87,7 +87,7 @@ def _metrics(values: Tree) -> Tree:
 
 
 def _sending(config: Tree) -> tuple[int | None, float | None, str]:
-    """Return concurrency, requests/s and arrival process of aiperf's load after warm-up."""
+    """Return the concurrency, requests/s and arrival process of aiperf's load after warm-up."""
     phases = [p for p in config.trees("phases") if "warm" not in p.text("name")]
     if len(phases) > 1:
         raise NotUsable(f"the summary has {len(phases)} load phases, expected one")

@@ -23,7 +23,7 @@ _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
 def engine_flags(spelled: str) -> dict[str, str]:
-    """Return the flags in an engine's name: ``engine`` and, if known, ``engine_version``.
+    """Return the flags encoded in an engine's name: ``engine`` and, if known, ``engine_version``.
 
     The result is empty for an engine that is not supported.
 

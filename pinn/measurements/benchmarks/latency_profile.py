@@ -58,7 +58,7 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _sending(metrics: Tree, reading: Reading) -> tuple[int | None, float | None]:
-    """Return concurrency and requests/s; without a rate, all requests are sent at the start."""
+    """Return the concurrency and requests/s; without a rate, all requests are sent at the start."""
     rate = metrics.number("request_rate")
     if rate == math.inf:
         return reading.concurrency(None), reading.or_stated("request_rate", None)

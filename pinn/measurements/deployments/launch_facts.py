@@ -108,7 +108,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return possible flags by (engine, model, GPU, precision, lengths, GPU count, clients)."""
+    """Return the possible flags by (engine, model, GPU, precision, lengths, GPU count, clients)."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])

@@ -275,7 +275,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return median times from step to step by number of decodes, as a string."""
+    """Return the median times from step to step by number of decodes, as a string."""
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [
