@@ -290,7 +290,7 @@ class Column:
     def too_coarse(self) -> list[int]:
         """Return additional numbers of clients to simulate.
 
-        They lie on both sides of nodes for which interpolation from all other nodes deviates by more
+        They lie on both sides of nodes for which interpolation from all other nodes errs by more
         than ``_TOLERANCES``.
         """
         clients = sorted(self.nodes)
