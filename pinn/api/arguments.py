@@ -48,8 +48,8 @@ def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str,
 
     Args:
         specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
-        requests: Request classes. The attribute ``SEVERAL`` of a class has the names of flags that
-            accept several values, and the text that help shows as their default.
+        requests: Request classes. The attribute ``SEVERAL`` of a class lists the flags that accept
+            several values, with the default to show in the help.
     """
     listed = [FORMAT] * (ServingSpec in specifications)
     listed += [flag for each in specifications for flag in flags_of(each)]
@@ -75,9 +75,9 @@ def with_arguments(
         specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
         request: Request classes, whose fields become arguments unless the function declares them
             itself.
-        deploys: Whether the function predicts deployments, and so accepts ``serve`` (a launch
+        deploys: Whether the function predicts deployments and therefore accepts ``serve`` (a launch
             command) and ``force``.
-        serves: Whether the function is about one server, and so accepts ``serve`` (a launch
+        serves: Whether the function is about one server and therefore accepts ``serve`` (a launch
             command).
     """
     requests = request if isinstance(request, tuple) else (request,)
@@ -120,9 +120,9 @@ def read_request(
     Args:
         request: Class of the request.
         given: Keyword arguments: fields of the request and flags; None means not given. Paths may
-            be text.
+            be strings.
         specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
-        own: Arguments that the function declares itself, or that belong to other requests.
+        own: Arguments declared by the function itself, or belonging to other requests.
 
     Raises:
         PinnError: If a name is unknown (the message suggests the nearest name), or if a value has
@@ -153,7 +153,7 @@ def _by_name(
     hints: Mapping[str, object],
     declared: Mapping[str, Flag],
 ) -> dict[str, object]:
-    """Return the arguments that are not None, with other and deprecated names replaced.
+    """Return the arguments that are not None, with aliases and deprecated names replaced.
 
     Raises:
         PinnError: If a name is unknown (the message suggests the nearest name), or if an argument
@@ -213,13 +213,13 @@ def read_flags(
     Args:
         given: Flags, and the launch command as ``serve``.
         declared: Flags by name.
-        gpu: Comma-separated names of GPUs, on which the meaning of a launch command depends.
-        words: Engine flags that pinn does not declare, as words of a command line.
+        gpu: Comma-separated names of GPUs, which affect the meaning of a launch command.
+        words: Engine flags that pinn does not declare, as command-line arguments.
         by_name: Whether error messages name a flag as a Python argument, instead of as an option.
 
     Returns:
         Flags as name -> value, with ``precision`` for ``quantization`` and the ``model`` of the
-        command; and lines that report which parts of the command were used.
+        command; and lines of text about which parts of the command were used.
 
     Raises:
         PinnError: If a flag has a bad value, or the command cannot be read.
@@ -262,22 +262,22 @@ def launched(
     gpu: str | None,
     fields: Collection[str],
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the flag values that a launch command and further engine flags set.
+    """Return the flag values set by a launch command and by additional engine flags.
 
     Args:
-        command: Launch command, as for ``--serve``; None without one.
-        words: Engine flags that are no options of the command.
+        command: Launch command, as for ``--serve``; None if there is none.
+        words: Engine flags that are not options of the command.
         given: Other flags; ``engine`` and ``engine_version`` apply to ``words`` if there is no
-            launch command, or if the command's image names no release.
-        gpu: Comma-separated names of GPUs; None without GPUs.
+            launch command, or if the command's image does not specify a release.
+        gpu: Comma-separated names of GPUs; None if not given.
         fields: Names of the flags that apply to the calling function.
 
     Returns:
-        Model and flags as name -> value; and lines that report which parts of the command were
+        Model and flags as name -> value; and lines of text about which parts of the command were
         used.
 
     Raises:
-        PinnError: If the command cannot be read, or starts another engine than the given one.
+        PinnError: If the command cannot be read, or starts a different engine than the given one.
     """
     release = str(given.get("engine_version") or "")
     asked = several_values(given.get("engine") or "")
@@ -308,7 +308,7 @@ def launched(
 
 
 def _strictest(gpu: str | None) -> GpuSpec | None:
-    """Return the first GPU in a list without compute capability 10.x, or else the first GPU.
+    """Return the first GPU in a list that lacks compute capability 10.x, or else the first GPU.
 
     A GPU without compute capability 10.x supports fewer features.
     """

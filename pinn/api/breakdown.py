@@ -37,7 +37,7 @@ def breakdown(
             defaults.
 
     Raises:
-        PinnError: If model, GPU or a flag is unknown, or they do not fit together.
+        PinnError: If model, GPU or a flag is unknown, or they are incompatible.
     """
     asked, flags = read_request(BreakdownRequest, given, ServingSpec, model=model, gpu=gpu)
     path = find_checkpoint(asked.checkpoint)
@@ -56,7 +56,7 @@ def breakdown(
 def _teacher(
     folder: Path | None, checkpoint: Path, metadata: Mapping[str, Any]
 ) -> tuple[Teacher | None, dict[str, str]]:
-    """Return the kernel-based model of step time, and text on the sources of its parts.
+    """Return the kernel-based model of step time, and a description of the sources of its parts.
 
     The model sums fitted kernel times, scaled by calibration factors. If the folder of fits is
     missing, return None and the reason.

@@ -43,10 +43,10 @@ def calibrate(
     gpu: str | Path | None = None,
     **given: object,
 ) -> CalibratedServer:
-    """Fit the step time coefficients to your own server, as ``pinn calibrate`` does.
+    """Fit the step time coefficients to measurements of your own server, like ``pinn calibrate``.
 
     Args:
-        benchmarks: Files or folders that a benchmark tool wrote.
+        benchmarks: Result files of a benchmark tool, or folders of them.
         model: Model of the measured server: a name, or a config.json.
         gpu: GPU of the measured server: a name, or a datasheet.
         **given: Keyword arguments listed below, flags of the server, and flags of the load if the
@@ -77,7 +77,7 @@ def calibrate(
 
 
 def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitting.Fit:
-    """Add to a fit the bandwidth of the link to host memory, fitted to KV transfers."""
+    """Add the bandwidth of the link to host memory, fitted to KV transfers, to a calibration."""
     measured = read_kv_transfers(paths)
     start.notes += skipped_lines(measured.report.refused)
     layout = empty_layout(found.found.deployment)
@@ -90,7 +90,7 @@ def _with_link(found: fitting.Fit, paths: Sequence[Path], start: Start) -> fitti
 def _fit_traces(
     folder: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """Fit coefficients to a folder that ``pinn ingest`` wrote from traces, steps or benchmarks."""
+    """Fit coefficients to a ``pinn ingest`` folder of traces, step timings or benchmark results."""
     engine, server = flags_apart(EngineSpec, flags)
     if server or asked.model or asked.gpu:
         raise PinnError(
@@ -129,7 +129,7 @@ def _fit_benchmarks(
 def _fit_steps(
     steps: Path, asked: CalibrationRequest, start: Start, flags: Mapping[str, object]
 ) -> fitting.Fit:
-    """Fit coefficients to measured steps, and to serving benchmarks in the same folder."""
+    """Fit coefficients to measured steps, then to serving benchmarks in the same folder."""
     engine, flags = flags_apart(EngineSpec, flags)
     measured = read_measured_steps(steps)
     start.notes += skipped_lines(measured.report.refused)
@@ -161,7 +161,7 @@ def _with_memory_log(
 
 
 def _earlier(file: Path | None) -> dict[str, Any]:
-    """Return model, GPU and flags of an earlier calibration; empty without one."""
+    """Return model, GPU and flags of an earlier calibration; empty if there is none."""
     if file is None:
         return {}
     found = read_coefficient_set(file).configuration()

@@ -79,11 +79,11 @@ def evaluate(**given: object) -> Evaluation:
 
 @with_arguments(request=requests.DecisionsRequest)
 def evaluate_decisions(path: str | Path | None = None, **given: object) -> ScoreTable:
-    """Score the choice of deployments by predictions, as ``pinn evaluate decisions`` does.
+    """Score the deployments that predictions choose, as ``pinn evaluate decisions`` does.
 
     Args:
         path: predictions.csv of an evaluation. [default: the file of the checkpoint]
-        **given: No further arguments.
+        **given: No other arguments are accepted.
 
     Raises:
         PinnError: If the file has no predictions of held-out measured deployments.
@@ -112,7 +112,7 @@ def evaluate_serving_runs(
     Args:
         path: CSV of serving runs, a folder that inference-perf wrote, or a folder of such folders.
         intervals: Whether to predict 90 % intervals of each metric (``low_s`` to ``high_s``), which
-            takes two more simulations of each run.
+            requires two more simulations of each run.
         **given: Keyword arguments listed below.
 
     Raises:

@@ -28,7 +28,7 @@ class Written:
 
     Attributes:
         path: Path of the file or folder.
-        lines: Sentences on what was written, and on skipped configurations with reasons.
+        lines: Sentences about what was written, and about skipped configurations with reasons.
     """
 
     path: Path
@@ -52,7 +52,7 @@ def export_table(
         **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If a name or flag is unknown, or a configuration is contradictory.
+        PinnError: If a name or flag is unknown, or a configuration contradicts itself.
     """
     from pinn.export import table
     from pinn.export.configured import find_intervals
@@ -81,7 +81,7 @@ def export_blis(
         **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If a name or flag is unknown, a configuration is contradictory, or BLIS cannot
+        PinnError: If a name or flag is unknown, a configuration contradicts itself, or BLIS cannot
             express a configuration.
     """
     from pinn.export.blis_files import WORST_ERROR, write_folders
@@ -108,16 +108,16 @@ def export_blis(
 def export_llm_d(
     out: str | Path, configurations: AnyConfigurations | None = None, **given: object
 ) -> Written:
-    """Write starting data for llm-d, a folder per configuration, as ``pinn export llm-d`` does.
+    """Write initial data for llm-d, a folder per configuration, as ``pinn export llm-d`` does.
 
     Args:
-        out: Folder to write a folder for each configuration to.
+        out: Folder to write to, with a subfolder for each configuration.
         configurations: Configurations in any form that :func:`export_table` accepts.
         **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If a name or flag is unknown, or a configuration is contradictory or cannot serve
-            a load.
+        PinnError: If a name or flag is unknown, or a configuration contradicts itself or cannot
+            serve a load.
     """
     from pinn.export.llmd_files import SeedSettings, write_seeds
 
@@ -172,12 +172,12 @@ def _configured(
     how: TableRequest | BlisRequest | LlmDRequest,
     release: str = "",
 ) -> tuple[Configured, list[str]]:
-    """Return configurations with their coefficients, and lines on the skipped configurations.
+    """Return configurations with their coefficients, and notes on skipped configurations.
 
     Args:
         configurations: Configurations in any form that :func:`export_table` accepts.
         how: Settings of the export.
-        release: Release of vLLM for configurations that name no release and have no coefficient
+        release: vLLM release for configurations that specify no release and have no coefficient
             file.
     """
     from pinn.export.configured import from_checkpoint, with_coefficient_files
@@ -197,7 +197,7 @@ def _configured(
 
 
 def _at_release(row: Values, release: str) -> Values:
-    """Add a release of vLLM to a configuration that names no release and no engine."""
+    """Add a vLLM release to a configuration that specifies neither a release nor an engine."""
     named = row.get("engine_version") or row.get("engine", VLLM) != VLLM
     return row if named else {**row, "engine_version": release}
 

@@ -1,4 +1,4 @@
-"""Conversion of flag values that are text, in an engine's notation, or a metrics page."""
+"""Conversion of flag values from strings, an engine's notation, or a metrics page."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ def checked_flag(flag: Flag, value: object, name: str = "") -> Any:
     Args:
         flag: Flag of the value.
         value: Value as given, possibly in an engine's notation such as ``32k``. For the acceptance
-            rate of draft tokens also the path of a /metrics page with counts of accepted tokens.
+            rate of draft tokens, also the path of a /metrics page with counts of accepted tokens.
         name: Name of the flag in error messages; the name of its option if empty.
 
     Raises:

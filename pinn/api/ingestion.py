@@ -27,7 +27,7 @@ class Ingested:
 
     Attributes:
         folder: Folder of the tables, for ``pinn.calibrate(observations=...)``.
-        report: Printed text with the counts of data read, accepted and refused.
+        report: Printed text with the counts of data read, accepted and rejected.
         left_out: Number of benchmark files, runs and lines that could not be read.
     """
 
@@ -63,7 +63,7 @@ def ingest_vllm(
         **given: Model, GPU and flags of the server.
 
     Raises:
-        PinnError: If the file cannot be read, or has no data of the server.
+        PinnError: If the file cannot be read, or contains no data from the server.
     """
     own = {"traces": traces, "out": out, "workers": workers}
     asked, flags = read_request(IngestRequest, given, ServingSpec, **own)
@@ -83,7 +83,7 @@ def ingest_steps(file: str | Path, out: str | Path, **given: object) -> Ingested
     """Read step summaries or measured steps, as ``pinn ingest steps`` does.
 
     Args:
-        file: Step summaries as a Parquet file, or measured steps as a folder or a CSV file.
+        file: Parquet file of step summaries, or folder or CSV file of measured steps.
         out: Folder to write the tables to.
         **given: Model, GPU and flags of the server.
 
@@ -111,7 +111,8 @@ def ingest_benchmarks(
         files: Files or folders. Metrics pages are given in pairs, the earlier page first, or as one
             page with a ``duration``.
         out: Folder to write the tables to.
-        **given: Model, GPU and flags of the server, and flags of the load that the files lack.
+        **given: Model, GPU and flags of the server, and flags of the load for data missing from the
+            files.
 
     Raises:
         PinnError: If no file can be used.
@@ -130,7 +131,7 @@ def ingest_benchmarks(
 
 
 def _target(asked: IngestRequest, flags: dict[str, Any]) -> Target | None:
-    """Return the measured deployment that the flags describe; None without model and GPU."""
+    """Return the measured deployment that the flags describe; None if model or GPU is missing."""
     if (asked.model is None) != (asked.gpu is None):
         raise PinnError("only one of --model and --gpu is given: give both, or omit both")
     return None if asked.model is None else Target.of(asked.model, asked.gpu, flags)

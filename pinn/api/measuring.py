@@ -1,4 +1,4 @@
-"""Measurements of whole steps of a server, and programs that make such measurements."""
+"""Measurements of a server's engine steps, and programs that make such measurements."""
 
 import subprocess
 import tempfile
@@ -28,13 +28,12 @@ from pinn.specs.serving import ServingSpec
 
 @dataclass(frozen=True)
 class MeasuringProgram:
-    """Measuring program: a single file that needs only the engine and its Python.
+    """Measuring program: a single file that needs only the engine and its Python interpreter.
 
     Attributes:
         arguments: Arguments with which the program starts the engine.
-        order: Pairs of batch and information gain in the order of measurement; empty for the
-            default order.
-        notes: Notes for the user on the order of the batches.
+        order: Pairs of batch and information gain, in measuring order; empty for the default order.
+        notes: Notes for the user about the order of the batches.
     """
 
     arguments: tuple[str, ...]
@@ -45,7 +44,7 @@ class MeasuringProgram:
         """Return the source text of the program.
 
         Args:
-            more: Further arguments that are stored in the program.
+            more: Additional arguments to store in the program.
         """
         return measuring_script([*self.arguments, *more], self.order)
 
@@ -57,7 +56,7 @@ class Measured:
     Attributes:
         path: Folder of the table of steps, for ``pinn.calibrate(steps=...)``; or path of the
             program.
-        notes: Notes for the user on the order of the batches.
+        notes: Notes for the user about the order of the batches.
         is_program: Whether only the program was written.
         exit_status: Exit status of the program; 0 if all steps were measured.
     """
@@ -68,7 +67,7 @@ class Measured:
     exit_status: int = 0
 
     def __str__(self) -> str:
-        """Return the text that ``pinn measure`` prints at its end."""
+        """Return the text that ``pinn measure`` prints when it finishes."""
         last = (
             f"wrote {self.path}: run it on the GPU machine with the Python interpreter of vLLM, "
             f"then give its output folder (--out) to 'pinn calibrate --steps'"
@@ -84,12 +83,12 @@ def measure(
     say: Callable[[str], object] = lambda _: None,
     **given: object,
 ) -> Measured:
-    """Measure whole steps of vLLM on this machine's GPU, as ``pinn measure`` does.
+    """Measure engine steps of vLLM on this machine's GPU, as ``pinn measure`` does.
 
     Args:
         model: Folder with a config.json, or a name that vLLM knows.
-        more: Flags of vLLM that pinn does not know, as words of a command line.
-        say: Function that is called with each note before the program starts.
+        more: vLLM flags that pinn does not know, as command-line arguments.
+        say: Function to call with each note before the program starts.
         **given: Keyword arguments listed below, and flags of the server.
 
     Raises:
@@ -139,7 +138,7 @@ def measuring_program(
     Args:
         wanted: Settings of the measurement, such as its duration.
         flags: Flags of the server, and ``precision``.
-        words: Further arguments of vLLM.
+        words: Additional vLLM arguments.
 
     Raises:
         PinnError: If the engine cannot be measured, a flag is mistyped, or the model does not fit
@@ -187,7 +186,7 @@ def _check(flags: Mapping[str, Any]) -> None:
 
 
 def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
-    """Return engine flags as words of vLLM's command line.
+    """Return engine flags as vLLM command-line arguments.
 
     Raises:
         PinnError: If vLLM cannot convert weights to the requested format.
@@ -204,9 +203,9 @@ def engine_arguments(flags: Mapping[str, Any]) -> list[str]:
 def _design(
     wanted: MeasureRequest, model: str, flags: Mapping[str, Any], notes: list[str]
 ) -> list[tuple[str, float]]:
-    """Return batches to time in measuring order, each with its information gain.
+    """Return batches to time, in measuring order, each with its information gain.
 
-    The list is empty if batches cannot be chosen, for example without a known GPU; a note then
+    The list is empty if batches cannot be chosen, for example if the GPU is unknown; a note then
     states the reason.
 
     Raises:

@@ -30,7 +30,7 @@ class KnownModels:
     names: tuple[str, ...]
 
     def mixers(self) -> dict[str, str]:
-        """Return each model's types of attention or recurrent layers, as text by model name."""
+        """Return each model's types of attention or recurrent layers as a string, by model name."""
         return {name: model.mixer_names(catalog.load_model(name)) for name in self.names}
 
     def show(self, mixers: bool = False) -> None:
@@ -58,8 +58,8 @@ def models(contains: str = "", **given: object) -> KnownModels:
     ('Qwen/Qwen3-32B-FP8', 'Qwen/Qwen3-32B-FP8-Static-PerTensor')
 
     Args:
-        contains: Text that names have to contain; case is ignored. Empty for all names.
-        **given: No further arguments.
+        contains: Text that names must contain; case is ignored. Empty for all names.
+        **given: No other arguments are accepted.
 
     Raises:
         PinnError: If no name contains the text.
@@ -127,8 +127,8 @@ def gpus(contains: str = "", **given: object) -> KnownGpus:
     ['H100-PCIe']
 
     Args:
-        contains: Text that names have to contain; case is ignored. Empty for all names.
-        **given: No further arguments.
+        contains: Text that names must contain; case is ignored. Empty for all names.
+        **given: No other arguments are accepted.
 
     Raises:
         PinnError: If no name contains the text.

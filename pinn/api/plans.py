@@ -1,4 +1,4 @@
-"""Plans of servers for a load, and an interactive page on a few servers."""
+"""Plans of servers for a load, and an interactive page about a few servers."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class PlannedFleet:
     plan: Plan
 
     def table(self) -> pd.DataFrame:
-        """Return one row per candidate of the plan in SI units, with every flag, as in plan.csv."""
+        """Return one row per candidate in the plan, in SI units, with all flags, as in plan.csv."""
         import pandas as pd
 
         return pd.DataFrame(choice_rows(self.plan))
 
     def save(self, folder: str | Path) -> None:
-        """Write plan.json, plan.csv, plan.html and its pictures, and manifest.yaml."""
+        """Write plan.json, plan.csv, plan.html with its plots, and manifest.yaml."""
         write_files(self.plan, Path(folder))
 
     def manifest(self, row: int = 1) -> str:
@@ -53,8 +53,8 @@ class PlannedFleet:
             row: Rank of the row in the plan, from 1; the recommended row is the first.
 
         Raises:
-            PinnError: If the plan has no such row, or if a replica spans machines, and the engine
-                has no launch command for this.
+            PinnError: If the plan has no such row, or if a replica spans machines and the engine
+                has no launch command for that.
         """
         return manifest(self.plan, row)
 
@@ -91,16 +91,16 @@ def plan(
             ``"ttft<=1s, tpot<=40ms for 95 %"``; required.
         model: Name, or path of a config.json or its folder.
         gpu: One or several GPUs that may be rented.
-        price: Price per GPU and hour, as a mapping, as text such as ``"H100=2.5 H200=3.2"``, or a
+        price: Price per GPU-hour, as a mapping, as a string such as ``"H100=2.5 H200=3.2"``, or a
             file of prices. [default: rows are sorted by the number of GPUs]
-        purchase_price: Purchase price of each GPU that you own, as a mapping or text; converted to
-            a cost per hour.
-        purchase_years: Number of years over which purchased GPUs are written off.
+        purchase_price: Purchase price of each GPU that you own, as a mapping or a string; converted
+            to a cost per hour.
+        purchase_years: Number of years over which purchased GPUs are depreciated.
         **given: Keyword arguments listed below, flags of the load, and engine flags, which apply to
             all candidates.
 
     Raises:
-        PinnError: If no candidate fits its GPUs or meets the limits; the message names the
+        PinnError: If no candidate fits on its GPUs or meets the limits; the message names the
             candidate that comes closest.
     """
     given = {"workers": 1, **given}
@@ -121,7 +121,7 @@ def explore(
     gpu: str | Path | Sequence[str | Path] = (),
     **given: object,
 ) -> int:
-    """Write an interactive HTML page on the performance of a few servers, as ``pinn explore`` does.
+    """Write an interactive HTML page about a few servers' performance, as ``pinn explore`` does.
 
     Args:
         out: HTML file to write.

@@ -1,4 +1,4 @@
-"""Coefficients, step times and intervals of one configuration, or of many configurations."""
+"""Coefficients, step times and intervals of one configuration or many configurations."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def predict(
             defaults.
 
     Raises:
-        PinnError: If model, GPU or a flag is unknown, or they do not fit together.
+        PinnError: If model, GPU or a flag is unknown, or they are incompatible.
     """
     asked, flags = read_request(PredictionRequest, given, ServingSpec, model=model, gpu=gpu)
     wanted = named(asked.model, asked.gpu) | flags
@@ -110,8 +110,8 @@ def network_prediction(
     Args:
         checkpoint: Path of the trained network.
         deployment: Deployment to predict.
-        configuration: Configuration of the deployment as the user wrote it; the JSON output keeps
-            the names of model, GPU and format in it.
+        configuration: Configuration of the deployment as the user wrote it; the JSON output uses
+            its names of model, GPU and format.
     """
     network = Surrogate.load(checkpoint)
     found = CoefficientSet(
@@ -160,28 +160,28 @@ def predict_many(
     Args:
         configurations: A DataFrame or an iterable of mappings with model, gpu and the engine's
             flags as keys; a mapping of lists, whose combinations are all predicted; such a mapping
-            as text (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
+            as a string (``"gpu=H100,H200 tensor_parallel_size=1,2"``); or a CSV, YAML or JSON file.
         batch: One or several batches to time; each has its own columns, in microseconds.
         **given: Keyword arguments listed below; model, GPU and engine flags apply to rows that do
             not set them.
 
     Returns:
         Table with one row per configuration, in the given order and with the index of a given
-        DataFrame. The first columns are the keys of all rows as they were given, and own
-        identifiers: columns named ``id`` or ``..._id``. Coefficients are in the columns
-        ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in SI units. For each batch, columns have
-        the step time, its 90 % interval, the roofline lower bound, whether the batch fits into the
-        KV cache (``fits_kv_cache``) and marks (limits that the batch exceeds). Then follow
+        DataFrame. The first columns are the keys of all rows as given, and the user's identifiers
+        (columns named ``id`` or ``..._id``). Coefficients are in the columns ``beta.NAME [unit]``
+        and ``alpha.NAME [unit]``, in SI units. For each batch, columns contain the step time, its
+        90 % interval, the roofline lower bound, whether the batch fits in the KV cache
+        (``fits_kv_cache``) and marks (limits that the batch exceeds). They are followed by
         ``starts`` (whether the engine certainly starts), ``verdict`` (``starts``, ``may not
         start``, ``does not start`` or ``invalid``), ``reason`` (null if the engine starts),
         ``fits`` (whether it starts with the predicted memory), the KV tokens, the smallest
-        tensor-parallel size, and the nearest measured deployment. With ``skip_invalid``, a
-        configuration that the engine refuses or that cannot be predicted has a reason and no
+        tensor-parallel size, and the nearest measured deployment. With ``skip_invalid``,
+        configurations that the engine rejects or that cannot be predicted have a reason instead of
         predictions; a warning states their number.
 
     Raises:
         PinnError: If a row has an unknown flag or a value of the wrong type; without
-            ``skip_invalid`` also if the engine refuses a row, or its model or GPU is unknown.
+            ``skip_invalid`` also if the engine rejects a row, or its model or GPU is unknown.
     """
     import pandas as pd
 
@@ -200,7 +200,7 @@ def predict_many(
 def arrow_table(
     configurations: AnyConfigurations, batch: str | Sequence[str], given: Mapping[str, object]
 ) -> tuple[pa.Table, list[str]]:
-    """Return the table of :func:`predict_many`, and the reason of each refused row."""
+    """Return the table of :func:`predict_many`, and the reason for each rejected row."""
     from pinn.export.coefficient_table import many_table
 
     own = {"configurations": configurations, "batch": batch}
@@ -212,10 +212,10 @@ def arrow_table(
 
 
 def _texts(batch: object) -> list[str]:
-    """Return batches as a list of texts; a single text becomes a list of one.
+    """Return batches as a list of strings; a single string becomes a list of one.
 
     Raises:
-        PinnError: If a batch is not a text.
+        PinnError: If a batch is not a string.
     """
     listed = [batch] if isinstance(batch, str) else batch
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
@@ -227,9 +227,9 @@ def _texts(batch: object) -> list[str]:
 def configuration_rows(
     configurations: AnyConfigurations, spelled: dict[str, str] | None = None
 ) -> list[Values]:
-    """Return a list of configurations, from any of the forms that :func:`predict_many` accepts.
+    """Return a list of configurations from any form that :func:`predict_many` accepts.
 
-    ``spelled`` gets the spelling of each key, and allows the user's own identifiers.
+    ``spelled`` receives the spelling of each key, and allows the user's own identifiers.
     """
     import pandas as pd
 

@@ -1,8 +1,8 @@
 """Arguments that a Python function shares with the command of the same name, declared once.
 
 A field is an argument of the function and an option of the command. The section Attributes of the
-docstring is the help of the argument and of the option. :data:`SHARED` has the help of arguments of
-several requests.
+docstring is the help of the argument and of the option. :data:`SHARED` contains the help of
+arguments shared by several requests.
 """
 
 import inspect
@@ -58,7 +58,7 @@ def parameters_of(request: type, *, limits: bool = False) -> list[inspect.Parame
 
 
 def named(model: str | None, gpu: str | None) -> dict[str, FlagValue]:
-    """Return model and GPU as keys of a configuration, without those that are None."""
+    """Return model and GPU as keys of a configuration, omitting those that are None."""
     pairs: dict[str, FlagValue] = {"model": model, "gpu": gpu}
     return {name: value for name, value in pairs.items() if value is not None}
 
@@ -91,7 +91,7 @@ class PredictionRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ManyRequest:
-    """Defaults for values that configurations lack; engine flags are separate arguments.
+    """Defaults for values missing from configurations; engine flags are separate arguments.
 
     Attributes:
         skip_invalid: Do not stop at configurations that are invalid or that the engine refuses.
@@ -175,7 +175,7 @@ class ServeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ServersRequest:
-    """Servers of a simulation that flags alone cannot describe: two pools, or a fleet.
+    """Simulated servers that flags alone cannot describe: two pools, or a fleet.
 
     Attributes:
         prefill: Prefill workers, such as '2x tp=4' for two workers with -tp 4 each. Further flags
@@ -199,7 +199,7 @@ class ServersRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class BreakdownRequest:
-    """Configuration whose steps are broken down by part, and the sources of their times.
+    """Configuration whose step time is broken down by part, and the sources of the times.
 
     Attributes:
         batch: Batch of the step, such as '64 decode @ 2000' (64 decode requests with 2000 tokens of
@@ -387,7 +387,7 @@ class BlisRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class LlmDRequest:
-    """Settings of starting data for llm-d.
+    """Settings of the initial data for llm-d.
 
     Attributes:
         coefficients: Coefficient file written by 'pinn calibrate' or 'pinn coefficients --json',
@@ -407,7 +407,7 @@ class LlmDRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class OnnxRequest:
-    """Settings of the example file that is written with the ONNX graphs.
+    """Settings of the example file written with the ONNX graphs.
 
     Attributes:
         inputs: Also write example inputs and outputs of both graphs to this JSON file.

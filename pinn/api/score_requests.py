@@ -38,7 +38,7 @@ class IngestRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """Two checkpoints, coefficient files or evaluations to compare, and the compared method.
+    """Two checkpoints, coefficient files or evaluations to compare, and the method to compare.
 
     Attributes:
         a: Checkpoint, coefficient file or evaluation.
@@ -82,7 +82,7 @@ class SuiteRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionsRequest:
-    """Predictions whose choices of deployments are scored.
+    """Predictions whose choice of deployments is scored.
 
     Attributes:
         path: File predictions.csv of an evaluation. [default: the checkpoint's]
@@ -159,7 +159,7 @@ class PanelRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftsRequest:
-    """Assumptions on deployments with unrecorded multi-token prediction.
+    """Assumptions about deployments with unrecorded multi-token prediction.
 
     Attributes:
         draft_tokens: Assumed number of draft tokens per step.

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Table of errors of predictions.
+    """Table of prediction errors.
 
     Attributes:
         table: One row per prediction, as written by the command's option ``--out``.
         text: Text that the command prints.
-        more: Further tables in the command's JSON document, by name.
-        decimals: Format of the numbers that :meth:`save` writes; None for all digits.
+        more: Additional tables in the command's JSON document, by name.
+        decimals: Number format that :meth:`save` uses; None for all digits.
     """
 
     table: pd.DataFrame
@@ -42,7 +42,7 @@ class ScoreTable:
         write_frame(self.table, Path(path), float_format=self.decimals)
 
     def to_json(self) -> dict[str, Json]:
-        """Return the rows of the table, and all further tables, for JSON."""
+        """Return the rows of the table, and all additional tables, for JSON."""
         return {"scores": [*records(self.table)], **self.more}
 
     def __str__(self) -> str:
@@ -60,8 +60,8 @@ def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
         **given: Keyword arguments listed below.
 
     Raises:
-        PinnError: If ``a`` and ``b`` have different formats or nothing in common, or one lacks the
-            method.
+        PinnError: If ``a`` and ``b`` have different formats or nothing in common, or one of them
+            lacks the method.
     """
     from pinn.evaluation import sides
 
@@ -74,16 +74,16 @@ class Results:
     """Prediction errors on held-out models and GPUs, or counts of measurements.
 
     Attributes:
-        table: Errors, one row per split, held-out part, method and metric; or counts of
-            measurements, one row per engine and release.
-        measured: Whether the table has counts of measurements instead of errors.
+        table: Errors, one row per data split, held-out part of the data, method and metric; or
+            counts of measurements, one row per engine and release.
+        measured: Whether the table contains counts of measurements instead of errors.
     """
 
     table: pd.DataFrame
     measured: bool = False
 
     def show(self, markdown: bool = False, models_only: bool = False) -> None:
-        """Print one screen of rows; with ``markdown`` rows of every method and part of the data.
+        """Print one screen of rows; with ``markdown``, rows of every method and part of the data.
 
         Args:
             markdown: Whether to print Markdown tables.
@@ -190,10 +190,10 @@ def kernels_errors(path: str | Path | None = None, **given: object) -> ScoreTabl
 
     Args:
         path: CSV file of ``pinn kernels score``. [default: the file of the checkpoint]
-        **given: No further arguments.
+        **given: No other arguments are accepted.
 
     Raises:
-        PinnError: If the file does not exist or is no table of kernel errors.
+        PinnError: If the file does not exist or is not a table of kernel errors.
     """
     from pinn.kernels.heldout import TABLE_COLUMNS, operator_grid
 

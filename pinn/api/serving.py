@@ -16,7 +16,7 @@ _PACKAGES = "fastapi uvicorn prometheus-client"
 
 @with_arguments(request=ServeRequest)
 def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
-    """Answer requests over HTTP until SIGINT or SIGTERM, as ``pinn serve`` does.
+    """Serve requests over HTTP until SIGINT or SIGTERM, as ``pinn serve`` does.
 
     Args:
         host: Address to listen on. The default accepts connections from this machine only.
@@ -24,10 +24,11 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
         **given: Keyword arguments listed below.
 
     Returns:
-        Number of answered requests.
+        Number of requests that received a response.
 
     Raises:
-        PinnError: If the packages of the service are missing, or the address cannot be used.
+        PinnError: If the packages that the service needs are missing, or the address cannot be
+            used.
     """
     asked, _ = read_request(ServeRequest, given, host=host, port=port)
     try:

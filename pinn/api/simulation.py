@@ -92,7 +92,7 @@ def simulate(
             ``input_len=1024, output_len=256, concurrency=64``.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        **given: Keyword arguments listed below, flags of the engine and of the load.
+        **given: Keyword arguments listed below, and flags of the engine and the load.
 
     Raises:
         PinnError: If a name or flag is unknown, flags contradict each other, or the load cannot be
@@ -124,8 +124,8 @@ def sweep(
         workload: Workload in any form that :func:`simulate` accepts.
         model: Name, or path of a config.json or its folder.
         gpu: Name, or path of a datasheet's JSON file.
-        **given: Keyword arguments listed below, flags of the engine and of the load, and arguments
-            of :func:`simulate_pools`.
+        **given: Keyword arguments listed below, flags of the engine and the load, and arguments of
+            :func:`simulate_pools`.
 
     Raises:
         PinnError: If a name or flag is unknown, flags contradict each other, or the load cannot be
@@ -139,7 +139,7 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Remove the arguments of pools and fleets from ``given``; return them, also as a request."""
+    """Remove the arguments for pools and fleets from ``given``; return them, and as a request."""
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 
@@ -191,7 +191,7 @@ def read_rates(text: str | None) -> list[float]:
     """Parse comma-separated rates in requests/s; None gives an empty list.
 
     Raises:
-        PinnError: If a rate is no number.
+        PinnError: If a rate is not a number.
     """
     if text is None:
         return []
@@ -211,7 +211,7 @@ def read_rates(text: str | None) -> list[float]:
 def simulated(
     asked: SimulationRequest, flags: Mapping[str, FlagValue], rate_per_s: float | None = None
 ) -> Simulation:
-    """Simulate one server under a load at ``rate_per_s``, or at the load's own rate for None."""
+    """Simulate one server under a load at ``rate_per_s``, or at the load's own rate if None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     job = simulation_job(asked, load, flags, rate_per_s)
     reported = _reported(asked, job.workload)
@@ -242,7 +242,7 @@ def simulation_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> Job:
-    """Return the inputs of a simulation of a load on a server; flags override the request."""
+    """Return the inputs for simulating a load on a server; flags override the request."""
     of_engine, others = flags_apart(EngineSpec, flags)
     file, known, link = asked.coefficients, {}, {}
     if file is not None:
@@ -269,7 +269,7 @@ def simulation_job(
 
 
 def _warned(asked: SimulationRequest, run: Run) -> list[str]:
-    """Warn the user of a load unlike those of the calibration in use, and return the warnings."""
+    """Warn of a load that differs from the calibration data in use, and return the warnings."""
     if asked.coefficients is None:
         return []
     found = load_warnings(read_coefficient_set(asked.coefficients), run)
@@ -307,7 +307,7 @@ def _about(
 def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
     """Return 90 % intervals of a simulation's metrics from the network's held-out errors.
 
-    If there are none, the result states the reason.
+    If there are no intervals, the result states the reason.
     """
     if not run.requests.finished.any():
         return Intervals(missing="no request was served")
@@ -325,7 +325,7 @@ def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:
 
 
 def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals | None:
-    """Return intervals of a simulation's metrics from a coefficient file's posterior.
+    """Return the intervals of a simulation's metrics from a coefficient file's posterior.
 
     The result is None if the file has no posterior, or if no request was served.
     """
@@ -359,11 +359,11 @@ def simulate_pools(
     Args:
         workload: Workload in any form that :func:`simulate` accepts.
         model: Name, or path of a config.json or its folder.
-        gpu: Name, or path of a datasheet's JSON file, for pools that name no GPU.
+        gpu: Name, or path of a datasheet's JSON file, for pools that do not specify a GPU.
         **given: Keyword arguments listed below; engine flags apply to both pools.
 
     Raises:
-        PinnError: If an option applies only to a single engine, or the pools cannot serve together.
+        PinnError: If an option applies only to a single engine, or the pools are incompatible.
     """
     named, apart = _servers_request(given)
     with workload_file(workload) as path:
@@ -427,8 +427,9 @@ def simulate_fleet(
     Args:
         workload: Workload in any form that :func:`simulate` accepts.
         model: Name, or path of a config.json or its folder.
-        gpu: Name, or path of a datasheet's JSON file, for kinds of servers that name no GPU.
-        fleet: YAML file of ``--fleet``, or its content as a mapping.
+        gpu: Name, or path of a datasheet's JSON file, for kinds of servers that do not specify a
+            GPU.
+        fleet: YAML file as for ``--fleet``, or its content as a mapping.
         **given: Keyword arguments listed below; engine flags apply to kinds that do not set them.
 
     Raises:
@@ -452,7 +453,7 @@ def simulated_fleet(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None = None,
 ) -> FleetSimulation:
-    """Simulate a load on a fleet at ``rate_per_s``, or at the load's own rate for None."""
+    """Simulate a load on a fleet at ``rate_per_s``, or at the load's own rate if None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     if asked.sensitivity is not None:
         raise PinnError(
@@ -483,7 +484,7 @@ def _kind_job(
     flags: Mapping[str, FlagValue],
     rate_per_s: float | None,
 ) -> Job:
-    """Return the inputs of a simulation in which one kind of a fleet's servers serves the load."""
+    """Return the inputs for simulating a load on one kind of a fleet's servers."""
     named = {str(name).replace("-", "_"): value for name, value in kind.items()}
     of_engine, others = flags_apart(EngineSpec, named)
     own = canonical(others, "kinds: ")
@@ -493,10 +494,10 @@ def _kind_job(
 
 
 def _requests_table(workload: object) -> pd.DataFrame:
-    """Convert a load, given as a table or as a list of mappings, to a table with a row per request.
+    """Convert a load, given as a table or a list of mappings, to a table with one row per request.
 
     Raises:
-        PinnError: If the load has another type.
+        PinnError: If the load has an unsupported type.
     """
     import pandas as pd
 
@@ -514,7 +515,7 @@ def _requests_table(workload: object) -> pd.DataFrame:
 
 @contextlib.contextmanager
 def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
-    """Yield the path of a workload's file; write other workloads to a temporary file first."""
+    """Yield the path of a workload file; other workloads are first written to a temporary file."""
     if workload is None or isinstance(workload, str | Path):
         yield None if workload is None else Path(workload)
         return

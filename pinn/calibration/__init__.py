@@ -1,1 +1,1 @@
-"""Calibration: coefficients fitted to a server's own measurements."""
+"""Calibration: coefficients fitted to measurements of a specific server."""

@@ -1,23 +1,25 @@
-"""Calibration of alpha to request journeys, the times of a request's events in a server.
+"""Calibration of the request coefficients (alpha) to the times of request events in a server.
 
 Alpha are the coefficients of a request's time outside engine steps, beta those of step times. A
-phase is the time between two events of a request. The measured time of a phase is linear in its
-alphas, in the wait for a step in flight and, for the first token, in beta:
+request journey is the record of the times of a request's events. A phase is the time between two
+events. The measured time of a phase is linear in its alphas, in the wait for a step in flight and,
+for the first token, in beta:
 
     seconds = alpha . features + share x step_in_flight + beta . prompt_steps + noise
 
 where alpha and beta are seconds per unit of a feature, ``features`` are the request's features,
-``step_in_flight`` is the duration in seconds of the step that runs when the phase begins, ``share``
-is the fraction of this step that the phase waits for, and ``prompt_steps`` are the summed features
+``step_in_flight`` is the duration in seconds of the step running when the phase begins, ``share``
+is the fraction of this step for which the phase waits, and ``prompt_steps`` are the summed features
 of the steps that compute the prompt.
 
-The shares are fitted together with the alphas, so that no constant absorbs a wait. The fitted
-shares are then dropped, since a simulation reproduces these waits by itself. For the same reason
-``queue_to_schedule`` is fitted only to requests that found no queue.
+The shares are fitted together with alpha, so that waiting is not attributed to a constant. The
+fitted shares are then dropped, because a simulation reproduces these waits itself. For the same
+reason ``queue_to_schedule`` is fitted only to requests that did not queue.
 
 The remaining time of a step in flight is uniformly distributed, with standard deviation step /
-sqrt(12). Residuals beyond this noise are weighted by Tukey's biweight, since stalls of a server are
-not caused by a request. Journeys do not change beta. Beta's uncertainty is part of alpha's error.
+sqrt(12). Residuals beyond this noise are weighted by Tukey's biweight, because server stalls are
+not caused by a request. Journeys do not change beta. The uncertainty of beta is part of alpha's
+error.
 """
 
 from dataclasses import dataclass
@@ -78,9 +80,9 @@ class AlphaCalibration:
             keep their prior values.
         waits: Fraction of the running step that a request waits for, by phase. The fractions are
             fitted together with alpha.
-        errors: Errors of each phase's predicted seconds, see :func:`phase_errors`.
+        errors: Errors of the predicted time of each phase, see :func:`phase_errors`.
         verdicts: For each phase whose fit is used: change in the error on later requests, which
-            were held out from the fit.
+            were held out of the fit.
         worse: For each phase whose fit is not used because this error grew: change in the error.
     """
 
@@ -94,7 +96,7 @@ class AlphaCalibration:
 
 
 def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
-    """Fit alpha phase by phase to the requests of the first 60 % of a run's time.
+    """Fit alpha, phase by phase, to the requests in the first 60 % of a run's time.
 
     A phase keeps its prior if it has fewer than ``MIN_REQUESTS`` requests, or if the fit predicts
     later requests less accurately than the prior.
@@ -128,7 +130,7 @@ def calibrate_alpha(rows: RequestRows, before: Prior) -> AlphaCalibration:
 
 
 def _prior_waits(rows: RequestRows) -> dict[str, float]:
-    """Return, by phase, the expected share of the running step for which a request waits."""
+    """Return the expected share of the running step for which a request waits, by phase."""
     ahead = float(rows.is_ahead.any())
     expected = {"arrival_to_queue": _WAIT, "schedule_to_first_token": ahead}
     return {phase: expected.get(phase, 0.0) for phase in PHASES}
@@ -142,9 +144,9 @@ def _waited_s(rows: RequestRows, phase: str) -> Rows:
 def _measured(
     rows: RequestRows, phase: str, before: Prior
 ) -> tuple[Design, Rows, Bool[np.ndarray, " requests"]]:
-    """Return features and measured times of requests in a phase, and which ones are usable.
+    """Return the features and measured times of requests in a phase, and which requests are usable.
 
-    The last feature is the duration of the running step, of which the phase waits for a part.
+    The last feature is the duration of the running step, for part of which the phase waits.
     """
     first = phase == "schedule_to_first_token"
     own = rows.own_steps * first
@@ -168,8 +170,8 @@ def _noise_floor(rows: RequestRows, phase: str) -> Rows:
 def _of_phase(before: Prior, phase: str, share: float) -> Prior:
     """Return the prior of a phase's alphas, followed by its share of the running step.
 
-    Errors of alphas are treated as independent. A wrongly assumed correlation would let a
-    well-known alpha determine a poorly known one.
+    Errors of different alphas are treated as independent. With a wrong correlation, a well-known
+    alpha would determine a poorly known one.
     """
     variance = np.append(np.diag(before.covariance), _SHARES.get(phase, 0.0) ** 2)
     covariance = np.diag(variance)
@@ -195,8 +197,7 @@ def _fit(prior: Prior, design: Design, seconds: Rows, floor: Rows) -> Posterior:
 def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
     """Widen the prior of alphas that the measured journeys contradict.
 
-    Otherwise the wrong prior of one alpha would bias it, and other alphas would absorb the
-    difference.
+    Otherwise a wrong prior would bias its alpha, and other alphas would compensate for the bias.
     """
     move = mean - prior.mean
     far = np.abs(move) > _FAR * np.sqrt(np.diag(prior.covariance))
@@ -205,7 +206,7 @@ def _widened(prior: Prior, mean: np.ndarray, design: Design) -> Prior:
 
 
 def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Prior:
-    """Replace the coefficients of one phase in ``after`` by the fitted ones."""
+    """Replace the coefficients of one phase in ``after`` with the fitted ones."""
     mean, covariance = after.mean.copy(), after.covariance.copy()
     mean[at] = found.mean[at]
     covariance[at, :] = covariance[:, at] = 0.0
@@ -214,7 +215,7 @@ def _with_phase(after: Prior, found: Posterior, at: Int[np.ndarray, " k"]) -> Pr
 
 
 def _judged(phase: str, seconds: Rows, design: Design, prior: Prior, found: Posterior) -> Verdict:
-    """Return the change in a phase's mean time error on later requests, which were held out."""
+    """Return the change in a phase's mean error on later requests, which were held out."""
     scale = max(float(np.mean(np.abs(seconds))), _LEAST_S)
     errors = [(design @ c.mean - seconds) / scale for c in (prior, found)]
     return judge(f"{LATER_REQUESTS}, {phase}", *errors)
@@ -226,7 +227,7 @@ def phase_errors(
     calibrated: Float[np.ndarray, " features"],
     waits: dict[str, float],
 ) -> pd.DataFrame:
-    """Return errors of each phase's predicted seconds in the last 20 % of the run's time.
+    """Return errors of the predicted time of each phase in the last 20 % of a run's time.
 
     Args:
         rows: Requests of a run with complete journeys.

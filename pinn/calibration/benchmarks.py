@@ -1,4 +1,4 @@
-"""Calibration to benchmark results: simulated loads are fitted to measured metrics."""
+"""Calibration to benchmark results by fitting simulated loads to measured metrics."""
 
 import os
 import re
@@ -66,7 +66,7 @@ Vector = Float[np.ndarray, " coefficients"]
 
 @dataclass(frozen=True)
 class FigureRows:
-    """``n`` metrics of benchmark runs, linearized at the coefficients of their simulation.
+    """``n`` metrics of benchmark runs, linearized at the simulated coefficients.
 
     Attributes:
         names: Names of the metrics, such as ``ttft_mean_s``.
@@ -86,7 +86,7 @@ class FigureRows:
 
 
 def fitted_figures(run: BenchmarkRun) -> list[str]:
-    """Return the names of the metrics of a benchmark run that coefficients are fitted to.
+    """Return the names of the metrics of a benchmark run to which coefficients are fitted.
 
     Raises:
         PinnError: If the run has no metric that can be fitted.
@@ -163,10 +163,10 @@ def _values(run: Run, names: list[str]) -> np.ndarray:
 def noise_of_draws(
     runs: Runs, deployment: Deployment, coefficients: Vector, engine: EngineSpec | None = None
 ) -> Float[np.ndarray, " n"]:
-    """Return the relative standard deviation of each metric over simulated draws of its load.
+    """Return the relative standard deviation of each metric over simulated samples of its load.
 
-    Benchmark files mostly state distributions of lengths and gaps, so the simulated load is another
-    random draw than the measured load. The result is 0 for a load without randomness.
+    Benchmark files mostly state distributions of lengths and gaps, so the simulated load is a
+    different random sample than the measured load. The result is 0 for a deterministic load.
     """
     latency, found = _latency(deployment, coefficients), []
     for run in runs:
@@ -204,13 +204,13 @@ class BenchmarkCalibration(ServerCalibration):
     Attributes:
         errors: Columns ``run``, ``load``, ``figure``, ``measured``, ``before`` and ``after``, one
             row for each fitted metric.
-        held_out: Columns as in ``errors``; ``after`` is predicted by a fit to all other loads than
-            the row's. Empty for a single load.
-        left_alone: Metrics that were not fitted, because their held-out error rose while the error
-            of other metrics fell.
-        overloaded: Names of fitted runs of an overloaded server.
+        held_out: Columns as in ``errors``; ``after`` is predicted by a fit to all loads except the
+            row's. Empty if there is only one load.
+        left_alone: Metrics that were not fitted because their held-out error increased while that
+            of other metrics decreased.
+        overloaded: Names of the fitted runs in which the server was overloaded.
         percentiles: Columns as in ``held_out``, one row for each measured percentile that was not
-            fitted. Empty for a single load.
+            fitted. Empty if there is only one load.
     """
 
     errors: pd.DataFrame
@@ -223,9 +223,9 @@ class BenchmarkCalibration(ServerCalibration):
 def calibrate_to_benchmarks(
     runs: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None = None
 ) -> BenchmarkCalibration:
-    """Fit the coefficients to runs, and evaluate the fit on each load held out.
+    """Fit the coefficients to runs, and evaluate the fit on each held-out load.
 
-    If some metrics improve on held-out loads and others get worse, only the improved metrics are
+    If some metrics improve on held-out loads and others become worse, only the improved metrics are
     fitted.
 
     Args:
@@ -254,7 +254,7 @@ def calibrate_to_benchmarks(
 
 
 def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
-    """Return metrics whose error on held-out loads grew, if other metrics improved."""
+    """Return metrics whose error on held-out loads increased, if other metrics improved."""
     words = {
         str(figure): judge(
             "", *((rows[side] / rows["measured"] - 1).to_numpy() for side in ("before", "after"))
@@ -266,9 +266,9 @@ def _worse_figures(held_out: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _without(figures: Mapping[str, float], worse: Collection[str]) -> dict[str, float]:
-    """Return the metrics without those of the latencies in ``worse``, E2E and rates.
+    """Return the metrics except E2E latency, rates, and the latencies in ``worse``.
 
-    E2E latency and request rates also depend on the latencies whose held-out errors grew.
+    E2E latency and request rates also depend on the latencies whose held-out errors increased.
     """
     kinds = {name.partition("_")[0] for name in worse}
     kinds |= {"e2e"} if kinds & {"ttft", "tpot", "itl"} else set()
@@ -342,10 +342,9 @@ class _Simulation:
 def fit_rows(
     prior: Prior, rows: FigureRows, at: Vector, keep: Bool[np.ndarray, " figures"] | slice = _ALL
 ) -> Posterior:
-    """Fit coefficients to the metrics that ``keep`` selects.
+    """Fit coefficients to the metrics selected by ``keep``.
 
-    The metrics were simulated with the coefficients ``at`` and are linear in the coefficients
-    around them.
+    The metrics were simulated with the coefficients ``at`` and linearized around them.
     """
     features = rows.features[keep]
     offset = rows.simulated[keep] - features @ at
@@ -355,10 +354,10 @@ def fit_rows(
 def _left_out(
     runs: Runs, served: Callable[..., FigureRows], prior: Prior, rows: FigureRows
 ) -> tuple[list[Verdict], Float[np.ndarray, " n"], dict[str, Vector]]:
-    """Return changes in held-out error, and each load's metrics by a fit to all other loads.
+    """Return changes in held-out error, and each load's metrics from a fit to all other loads.
 
-    The last result has the coefficients of these fits, by the text of the held-out load. For a
-    single load, all results are empty.
+    The last result contains the coefficients of these fits, by the description of the held-out
+    load. If there is only one load, all results are empty.
     """
     of_row = np.array([run.load.text for run in runs])[rows.run]
     each_load = list(dict.fromkeys(of_row))
@@ -396,7 +395,7 @@ def _percentiles(
         deployment: Deployment of the server.
         engine: Scheduler settings of the server.
         before: Coefficients before the calibration.
-        fits: Text of a load -> coefficients fitted to all other loads.
+        fits: Coefficients fitted to all other loads, by the description of a load.
     """
     rows = []
     for run in runs:
@@ -415,6 +414,6 @@ def _percentiles(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Return a decode step's mean number of requests (by Little's law) and their mean context."""
+    """Return the mean number of requests in a decode step (Little's law) and mean context."""
     context = [run.load.prompt.mean + run.load.output.mean / 2 for run in runs]
     return float(np.mean([mean_in_flight(run) for run in runs])), float(np.mean(context))

@@ -1,4 +1,4 @@
-"""Calibration of beta to the step times of a trace, and the error of held-out step times."""
+"""Calibration of step coefficients (beta) to a trace's step times, and their held-out errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,13 +40,12 @@ class Intervals:
     Attributes:
         features: Step features, averaged over the steps of each interval. A step takes the longer
             of kernel launching and GPU work according to the coefficients before calibration;
-            features of the other one are 0.
+            features of the shorter one are 0.
         seconds: Mean step time of each interval, in seconds.
-        steps: Number of steps of each interval; 1 if start times of adjacent steps are known.
+        steps: Number of steps of each interval; 1 if the start times of adjacent steps are known.
         row: Row index of each interval in the cycle table.
         part: Index into ``PARTS``: the part of the run's time in which each interval lies.
-        sums: Sums over a step's batch, such as its tokens, averaged over the steps of each
-            interval.
+        sums: Sums over a step's batch, such as tokens, averaged over the steps of each interval.
     """
 
     features: Float[np.ndarray, "n step_features"]
@@ -186,7 +185,7 @@ def candidates(intervals: Intervals, kind: str) -> Intervals:
 
 
 def chosen(intervals: Intervals, settings: BetaSettings) -> Intervals:
-    """Return intervals to calibrate to, chosen at random up to the budget, in order of time.
+    """Return randomly chosen intervals to calibrate to, up to the budget, in chronological order.
 
     Raises:
         PinnError: If there are no intervals, or the budget is not positive.
@@ -211,8 +210,8 @@ def error_table(
 
     Args:
         intervals: Intervals of a run.
-        betas: Betas in seconds per unit of a feature, by name (such as before and after
-            calibration).
+        betas: Step coefficients (beta) in seconds per unit of a feature, by name, such as before
+            and after calibration.
 
     Returns:
         Columns ``part``, ``kind`` (of interval), ``n`` (intervals), ``coefficients`` (name), and
@@ -232,7 +231,7 @@ def error_table(
 
 
 def _summary(error: np.ndarray) -> tuple[float, float, float]:
-    """Return median and mean of absolute errors, and median signed error; NaN without errors."""
+    """Return the median and mean absolute error, and median signed error; NaN if there are none."""
     if not len(error):
         return np.nan, np.nan, np.nan
     size = np.abs(error)
@@ -265,8 +264,8 @@ class Verdict:
     Attributes:
         where: Name of the held-out data set.
         count: Number of held-out measurements whose errors are compared.
-        gain: Decrease of the mean error. For likelihoods: mean log of the ratio of the likelihood
-            after calibration to that before.
+        gain: Decrease of the mean error. For likelihoods, mean log ratio of the likelihood after
+            calibration to that before.
         standard_error: Standard error of the gain; NaN for a single measurement.
         before: Mean absolute relative error before the calibration; None for likelihoods.
         after: Mean absolute relative error after the calibration; None for likelihoods.
@@ -285,19 +284,19 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Return ``better`` or ``worse`` if beyond one standard error, else ``no better``."""
+        """Return ``better`` or ``worse`` if over one standard error, else ``no better``."""
         if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
             return "no better"
         return "better" if self.gain > 0 else "worse"
 
     @property
     def is_worse(self) -> bool:
-        """Return whether the held-out error grew by more than its standard error."""
+        """Return whether the held-out error increased by more than its standard error."""
         return self.word == "worse"
 
     @property
     def figures(self) -> list[str]:
-        """Return the errors before and after calibration, and their change, as text."""
+        """Return the errors before and after calibration, and their change, as a string."""
         if self.before is None or self.after is None:
             factor = float(np.exp(self.gain))
             change = f"{factor:.2f} +- {factor * self.standard_error:.2f} x"
@@ -319,9 +318,9 @@ def judge(where: str, before: Errors, after: Errors, weight: Errors | float = 1.
 
     Args:
         where: Name of the held-out data.
-        before: Relative errors before the calibration, in order of time.
-        after: Relative errors after the calibration, in order of time.
-        weight: Weight of each error when they are averaged; weights may have any scale.
+        before: Relative errors before the calibration, in chronological order.
+        after: Relative errors after the calibration, in chronological order.
+        weight: Weight of each error when they are averaged; weights need not be normalized.
     """
     share = np.broadcast_to(weight, before.shape)
     is_weighted = bool(np.ptp(share) > 0)
@@ -361,7 +360,7 @@ def judgements(
 
 
 def _log_density(z: Errors) -> Errors:
-    """Return the log density of Student's t at ``z`` standard deviations, without a constant."""
+    """Return the log density of Student's t at ``z`` standard deviations, up to a constant."""
     return -(_DEGREES + 1) / 2 * np.log1p(z**2 / _DEGREES)
 
 
@@ -372,6 +371,6 @@ def _standard_error(gain: Errors) -> float:
 
 
 def is_kept(verdicts: Sequence[Verdict]) -> bool:
-    """Return whether at least one held-out error or likelihood improved and none got worse."""
+    """Return whether at least one held-out error or likelihood improved and none became worse."""
     words = {verdict.word for verdict in verdicts}
     return "better" in words and "worse" not in words

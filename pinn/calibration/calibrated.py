@@ -1,4 +1,4 @@
-"""Calibrations of a server to its step traces, or to measured times of whole steps."""
+"""Calibrations of a server to its step traces, or to measured step times."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
@@ -56,7 +56,7 @@ class ServerCalibration:
         """Return the posterior as the content of a coefficient file.
 
         Args:
-            named: Model, GPU and weight format as the user named them.
+            named: Model, GPU and weight format as named by the user.
             taught: Whether each alpha was fitted to measured requests, ``[n alphas]``.
         """
         facts = self.facts | {
@@ -75,7 +75,7 @@ class Calibration(ServerCalibration):
 
     Attributes:
         beta: Posterior from step times; its noise has one entry for each fitted interval.
-        alpha: Calibration of alpha to request journeys; None if the trace has none.
+        alpha: Calibration of alpha to request journeys (event times); None if the trace has none.
         errors: Errors of mean step times before and after calibration, see
             :func:`pinn.calibration.calibrate.error_table`.
     """
@@ -88,7 +88,7 @@ class Calibration(ServerCalibration):
 def run_calibration(
     traces: TraceTables, deployment: Deployment, prior: Prior, settings: BetaSettings
 ) -> Calibration:
-    """Calibrate beta to a run's steps and, if it has journeys, alpha to its requests.
+    """Calibrate beta to a run's steps and, if it has request journeys, alpha to its requests.
 
     Args:
         traces: Ingested trace tables (steps, cycles, requests, snapshots).
@@ -126,14 +126,14 @@ def run_calibration(
 
 
 def _later(intervals: Intervals, prior: Prior, beta: Posterior) -> list[Verdict]:
-    """Return the change in step time error on the intervals after the last fitted one."""
+    """Return the change in step time error on intervals after the last fitted one."""
     usual = intervals.is_window | intervals.is_single
     later = intervals.take((intervals.part > 0) & usual)
     return [_judged("later time", later, prior, beta)] if len(later) else []
 
 
 def _other_loads(intervals: Intervals, prior: Prior, settings: BetaSettings) -> list[Verdict]:
-    """Return changes in step time error on loads of few, and of many, requests per step.
+    """Return changes in step time error on loads with few and with many requests per step.
 
     Steps with fewer requests than the median are predicted by a fit to the other steps, and vice
     versa. The list is empty if the two halves have similar loads or too few intervals.
@@ -189,10 +189,10 @@ Rows = Float[np.ndarray, " batches"]
 
 @dataclass(frozen=True)
 class StepCalibration(ServerCalibration):
-    """Calibration of beta to measured times of whole steps; alpha stays unchanged.
+    """Calibration of step coefficients (beta) to measured step times; alpha stays unchanged.
 
     Attributes:
-        steps: Measured batches with the median step time of each.
+        steps: Measured batches, each with its median step time.
     """
 
     steps: MeasuredSteps
@@ -209,7 +209,7 @@ def measured_features(
     """Return the features of measured batches for all coefficients.
 
     A step takes the longer of kernel launching and GPU work according to ``beta``; features of the
-    other one are 0.
+    shorter one are 0.
     """
     sums = steps.sums(deployment.model.window_tokens)
     return all_features(overlapped(padded_features(deployment, sums), beta))
@@ -245,7 +245,7 @@ def _unexplained(
 ) -> float:
     """Return the most likely relative standard deviation of errors that no coefficient explains.
 
-    The unexplained error is the part of step times that no coefficient can fit.
+    The unexplained error is the part of step times that no choice of coefficients can fit.
     """
     relative = features / seconds[:, None]
     residual = relative @ prior.mean - 1
@@ -259,7 +259,7 @@ def _unexplained(
 
 
 def calibrate_steps(steps: MeasuredSteps, deployment: Deployment, prior: Prior) -> StepCalibration:
-    """Fit beta to measured step times; also evaluate fits with a fifth of the batches held out."""
+    """Fit beta to measured step times, and evaluate fits with a fifth of the batches held out."""
     features = measured_features(steps, deployment, prior.beta)
     fitted, scale = fit_steps(prior, features, steps.seconds, steps.error)
     held = steps.rows[["num_decode_requests", "sum_decode_kv_tokens"]].mean()
@@ -299,7 +299,7 @@ def _left_out(
 def check_steps(
     steps: MeasuredSteps, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return findings on engine settings in the measurements that contradict the user's flags."""
+    """Return findings about measured engine settings that contradict the user's flags."""
     found = []
     limits, recipe = steps.facts.at("limits"), deployment.recipe
     seats = ("max_num_seqs", recipe.max_requests, "--max-num-seqs")

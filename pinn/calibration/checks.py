@@ -1,4 +1,4 @@
-"""Checks that measurements belong to the deployment that the user named."""
+"""Checks that measurements match the deployment that the user specified."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -48,7 +48,7 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
         force: Whether to continue despite findings.
 
     Returns:
-        The findings, to print if the fit continues.
+        The findings, to be printed if the fit continues.
 
     Raises:
         PinnError: If there are findings and ``force`` is false.
@@ -61,7 +61,7 @@ def refuse(findings: Sequence[str], force: bool = False) -> Sequence[str]:
 
 
 def check_engine(deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if the engine would refuse to start with the flags of a measured server."""
+    """Yield a finding if the engine would reject to start with the flags of a measured server."""
     found = refusal_of(deployment)
     if found is not None:
         yield f"the engine would not start: {found.reason}: {found.remedy} ({found.source})"
@@ -99,10 +99,10 @@ _EXPLAINED = 1.2
 def alternatives(
     deployment: Deployment, flags: tuple[str, ...]
 ) -> Iterator[tuple[str, Deployment]]:
-    """Yield variants of a deployment with one flag changed, each with the changed flag as text.
+    """Yield variants of a deployment with one flag changed, each with the changed flag as a string.
 
     Args:
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         flags: Flags to change, one at a time: fields of ``ServingSpec``, ``precision`` or ``gpu``.
     """
     values_of = {**_VALUES, "gpu": list_gpus()}
@@ -129,7 +129,7 @@ def check_kv_blocks(blocks: int, deployment: Deployment) -> Iterator[str]:
 
     Args:
         blocks: Number of KV blocks that the server reports.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
     """
     expected, room = _blocks_and_room(deployment)
     if expected is not None and abs(blocks - expected) <= room:
@@ -161,7 +161,7 @@ def check_memory_log(log: StartupLog, deployment: Deployment) -> Iterator[str]:
 
     Args:
         log: Start-up log of the measured server.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
 
     Raises:
         PinnError: If the log belongs to another server or to a failed start.
@@ -200,13 +200,13 @@ def check_speed(
 ) -> Iterator[str]:
     """Yield a finding if measured times differ too much from predicted ones.
 
-    Flags are considered wrong if times differ by more than the factor ``FAR``, which is far above
+    Flags are considered wrong if times differ by more than a factor of ``FAR``, which far exceeds
     the error on any held-out model, or if changing a single flag explains the difference.
 
     Args:
         ratio: Function of a deployment that returns the median ratio of measured to predicted
             times.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         what: Subject and verb of the finding, such as ``steps take``.
     """
     got = ratio(deployment)
@@ -261,17 +261,17 @@ _ABSURD = 100
 def check_traces(
     traces: TraceTables, deployment: Deployment, coefficients_of: CoefficientsOf
 ) -> list[str]:
-    """Return findings on mismatches between traces and deployment.
+    """Return findings about mismatches between traces and deployment.
 
     Args:
         traces: Ingested trace tables (steps, cycles, requests, snapshots).
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         coefficients_of: Function of a deployment or its variant that returns its coefficients
             before calibration.
 
     Raises:
         PinnError: If the speed cannot be checked, because the traces have no usable interval
-            between steps, and no other check has a finding.
+            between steps, and no other check yields a finding.
     """
     steps = traces.steps
     found = [
@@ -304,11 +304,11 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if a file names a model of other shapes than the deployment's.
+    """Yield a finding if a file names a model whose shapes differ from the deployment's.
 
     Args:
-        name: Model name in the file; unknown names give no finding.
-        deployment: Deployment as the user gave it.
+        name: Model name in the file; unknown names yield no finding.
+        deployment: Deployment as the user specified it.
     """
     if find_in_catalog(name) is None:
         return
@@ -434,7 +434,7 @@ def _refused(traces: TraceTables) -> Iterator[str]:
 
 
 def _below_floor(traces: TraceTables) -> Iterator[str]:
-    """Yield a finding if most step times are below the roofline lower bound, so cannot be used."""
+    """Yield a finding if most step times are unusable because they are below the roofline bound."""
     check = (traces.manifest.get("targets") or {}).get("step_s") or {}
     if check.get("is_target", True) or not check["rows"]:
         return
@@ -450,7 +450,7 @@ def _below_floor(traces: TraceTables) -> Iterator[str]:
 
 
 def _two_servers(traces: TraceTables, intervals: Intervals, base: Coefficients) -> Iterator[str]:
-    """Yield a finding if one engine process is much slower than another at equal load."""
+    """Yield a finding if one engine process is much slower than another under equal load."""
     segment = traces.steps["segment"].to_numpy()[intervals.row]
     ratio = intervals.seconds / (intervals.features @ base.beta[0])
     segments, steps = np.unique(segment, return_counts=True)

@@ -44,7 +44,7 @@ def check_benchmarks(
 
     Args:
         runs: Benchmark runs of one server.
-        deployment: Deployment as the user gave it.
+        deployment: Deployment as the user specified it.
         coefficients_of: Function of a deployment or its variant that returns its coefficients
             before calibration.
     """
@@ -84,7 +84,7 @@ def _one_server(runs: Runs) -> Iterator[str]:
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:
-    """Return findings on settings that files and the user's flags state differently.
+    """Return findings about settings that differ between the files and the user's flags.
 
     Each finding is listed once, even if several files have it.
     """
@@ -109,9 +109,9 @@ def _stated(runs: Runs, deployment: Deployment) -> list[str]:
 
 
 def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
-    """Return a finding for each flag that the file and the user state differently.
+    """Return a finding for each flag that differs between the file and the user.
 
-    If the engines differ, the only finding is on the engine.
+    If the engines differ, the only finding is about the engine.
     """
     stated = server.all_flags
     if stated.get("engine", serving.engine) != serving.engine:
@@ -128,7 +128,7 @@ def _stated_flags(server: StatedServer, serving: ServingSpec) -> dict[str, str]:
 
 
 def _of_run(run: BenchmarkRun, deployment: Deployment) -> list[str]:
-    """Return findings on a run's metrics that contradict each other or the deployment."""
+    """Return findings about a run's metrics that contradict each other or the deployment."""
     found = [*_served_otherwise(run), *_units(run)]
     if not found:
         found = [*_consistent(run), *_in_flight(run), *_floor(run, deployment)]
@@ -145,7 +145,7 @@ def _served_otherwise(run: BenchmarkRun) -> Iterator[str]:
 
 
 def _units(run: BenchmarkRun) -> Iterator[str]:
-    """Yield a finding if a latency of a run has a wrong unit or its percentiles decrease."""
+    """Yield a finding if a latency of a run has the wrong unit or decreasing percentiles."""
     for name, value in run.figures.items():
         latency, statistic = name.split("_")[:2]
         if latency not in _PLAUSIBLE_S:
@@ -253,7 +253,7 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
 
 
 def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
-    """Return a function that returns the median ratio of measured to simulated ITL.
+    """Return a function that computes the median ratio of measured to simulated ITL.
 
     Its argument is a deployment, such as a variant with one flag changed.
     """

@@ -40,7 +40,7 @@ def score_steps(traces: TraceTables, deployment: Deployment, coefficients: Named
         coefficients: Coefficients of the deployment, by name.
 
     Raises:
-        PinnError: If the tables have no step that can be evaluated.
+        PinnError: If no step in the tables can be evaluated.
     """
     betas = {name: found.beta[0] for name, found in coefficients.items()}
     tables = [
@@ -102,8 +102,8 @@ class Fit:
     Attributes:
         found: Calibration: coefficients before and after the fit, and changes in held-out error.
         coefficients: Coefficients that ``pinn calibrate`` writes.
-        kept: Whether held-out error improved.
-        first: Preceding fit to measured steps of the same server; None without one.
+        kept: Whether the held-out error improved.
+        first: Preceding fit to measured steps of the same server; None if there is none.
     """
 
     found: AnyCalibration
@@ -131,12 +131,13 @@ def fit_benchmarks(
     Args:
         runs: Benchmark runs of one server.
         deployment: Deployment that was measured.
-        named: Model, GPU and weight format as the user named them.
-        start: Files or checkpoint from which coefficients and prior before the fit are read.
+        named: Model, GPU and weight format as named by the user.
+        start: Files or checkpoint with the coefficients and prior before the fit.
         engine: Scheduler settings of the server; None for the engine's defaults.
 
     Raises:
-        PinnError: If measurements do not match the deployment, unless forced, or cannot be fitted.
+        PinnError: If measurements cannot be fitted, or do not match the deployment and ``force`` is
+            not set.
     """
     check_some_left(runs, start.force)
     runs, notes = without_overloaded(runs, start.force)
@@ -146,7 +147,7 @@ def fit_benchmarks(
 
 
 def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
-    """Return a calibration as a ``Fit``; ``kept`` is true if held-out error improved.
+    """Return a calibration as a ``Fit``; ``kept`` is true if the held-out error improved.
 
     It is also true if no data was held out.
     """
@@ -174,7 +175,7 @@ def fit_measured_steps(
     runs: Runs = (),
     engine: EngineSpec | None = None,
 ) -> Fit:
-    """Fit coefficients to measured whole steps, then to serving benchmarks of the same server.
+    """Fit coefficients to measured engine steps, then to serving benchmarks of the same server.
 
     The fit to runs is kept if its error on held-out loads is below that of the fit to steps.
     Otherwise the fit to steps is kept. Arguments and errors are those of :func:`fit_benchmarks`.

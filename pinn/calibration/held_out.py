@@ -45,9 +45,9 @@ class MetricError:
 
     Attributes:
         metric: Display name, such as ``TTFT``.
-        key: First word of the metric's name, by which likely causes of its error are looked up.
+        key: First word of the metric's name, used to look up likely causes of its error.
         verdict: Change of the metric's mean absolute relative error after calibration.
-        is_held_out: Whether the measurements were held out; else the calibration was fitted to
+        is_held_out: Whether the measurements were held out; otherwise the calibration was fitted to
             them.
         word: Result as one word, such as ``better``, or a note that the metric was not fitted.
         cause: Known cause of a large error; empty if unknown.
@@ -75,8 +75,8 @@ class MetricError:
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
     """Return the held-out errors of each metric; for traces and steps, those of step times.
 
-    Phases of a request outside engine steps are omitted. They take at most milliseconds, so their
-    relative errors contain little information.
+    Phases of a request outside engine steps are omitted. They take at most a few milliseconds, so
+    their relative errors are not informative.
     """
     if isinstance(found, BenchmarkCalibration):
         return list(_of_benchmarks(found))

@@ -22,11 +22,12 @@ class HostLink:
 
     Attributes:
         bytes_per_s: Bandwidth of one GPU's link, in bytes/s.
-        bytes_per_s_interval: 90 % interval of the bandwidth, in bytes/s; None with too few
+        bytes_per_s_interval: 90 % interval of the bandwidth, in bytes/s; None if there are too few
             transfers.
         latency_s: Fixed latency of one transfer, in seconds.
-        latency_s_interval: 90 % interval of the latency, in seconds; None with too few transfers.
-        transfers: Number of KV transfers that the link was fitted to.
+        latency_s_interval: 90 % interval of the latency, in seconds; None if there are too few
+            transfers.
+        transfers: Number of KV transfers to which the link was fitted.
         gigabytes: Total size of these transfers, in units of 1e9 bytes.
     """
 
@@ -48,7 +49,7 @@ class HostLink:
         return f"{text}, from {self.transfers:,} transfers of {self.gigabytes:.3g} GB"
 
     def to_json(self) -> JsonObject:
-        """Return bandwidth, latency and their intervals as JSON for a coefficient file."""
+        """Return the bandwidth, latency and their intervals as JSON for a coefficient file."""
         intervals = (self.bytes_per_s_interval, self.latency_s_interval)
         lists = [None if each is None else list(each) for each in intervals]
         names = ("bytes_per_s_interval", "latency_s_interval")
@@ -58,14 +59,14 @@ class HostLink:
 def fit_host_link(measured: KvTransfers, block_bytes: float) -> HostLink:
     """Fit the bandwidth and the fixed latency of a link to the durations of its transfers.
 
-    With few transfers, or with equal sizes, only the bandwidth is fitted.
+    If there are few transfers, or all have the same size, only the bandwidth is fitted.
 
     Args:
         measured: Sizes and durations of measured KV transfers.
         block_bytes: Bytes of a KV block on one GPU, to convert sizes from blocks to bytes.
 
     Raises:
-        PinnError: If the duration of transfers does not grow with their size.
+        PinnError: If the duration of transfers does not increase with their size.
     """
     size = measured.size if measured.in_bytes else measured.size * block_bytes
     columns = np.column_stack([measured.count, size])

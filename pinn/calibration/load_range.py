@@ -1,4 +1,4 @@
-"""Loads that a calibration was fitted to, and warnings if a simulated load lies outside them."""
+"""Range of loads in the calibration data, and warnings if a simulated load is outside it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -45,14 +45,14 @@ def benchmark_range(runs: Sequence[BenchmarkRun]) -> LoadRange:
 
 
 def range_of(values: Sequence[float] | Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """Return the lowest and the highest of some values."""
+    """Return the minimum and the maximum of some values."""
     return float(np.min(values)), float(np.max(values))
 
 
 def load_warnings(found: CoefficientSet, run: Run) -> list[str]:
-    """Return a warning for each property of a run's load outside the range of a calibration.
+    """Return a warning for each property of a run's load outside the calibrated range.
 
-    The list is empty if the coefficient file does not state the range of its loads.
+    The list is empty if the coefficient file does not contain the calibrated range.
 
     Args:
         found: Calibrated coefficients.
@@ -64,7 +64,7 @@ def load_warnings(found: CoefficientSet, run: Run) -> list[str]:
 
 
 def _stage(run: Run, stage: int) -> dict[str, float]:
-    """Return the properties of one stage of a simulated load; empty if nothing was served."""
+    """Return the properties of one stage of a simulated load; empty if no request was served."""
     r = run.requests
     mine = r.of_stage(stage) & r.finished
     if not mine.any():

@@ -1,4 +1,4 @@
-"""Choice of batches whose step times to measure, and the measuring program as a single file."""
+"""Choice of batches whose step times are measured, and the measuring program as one file."""
 
 import ast
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 def measuring_script(
     arguments: Sequence[str] = (), design: Sequence[tuple[str, float]] = ()
 ) -> str:
-    """Return the source text of the measuring program as a single file.
+    """Return the source code of the measuring program as a single file.
 
     Args:
-        arguments: Arguments that the program inserts before the arguments of its command line.
+        arguments: Arguments that the program inserts before its command-line arguments.
         design: Batches in measuring order, each with its information gain (see :func:`design`); if
             empty, the program uses its default order.
     """
@@ -52,7 +52,7 @@ from __future__ import annotations'''
 
 
 def _bare(source: str) -> str:
-    """Remove the imports of pinn and ``__future__`` from a module's source text."""
+    """Remove the imports of pinn and ``__future__`` from a module's source code."""
     lines = source.splitlines()
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith(
@@ -106,7 +106,7 @@ Beta = Float[np.ndarray, " step_features"]
 
 @dataclass(frozen=True)
 class AskedLoad:
-    """Closed-loop load whose latencies the measurement should help to predict.
+    """Closed-loop load whose latency predictions the measurement should improve.
 
     Attributes:
         clients: Number of clients, each with one request in flight.
@@ -120,10 +120,10 @@ class AskedLoad:
 
     @staticmethod
     def read(text: str) -> "AskedLoad":
-        """Return the load that a text such as ``32x4000x300`` describes.
+        """Parse a load such as ``32x4000x300``.
 
         Raises:
-            PinnError: If the text is not such a load.
+            PinnError: If the string does not describe such a load.
         """
         parts = text.lower().split("x")
         if len(parts) != 3 or not all(p.isdecimal() and 0 < int(p) < 10**7 for p in parts):
@@ -132,7 +132,7 @@ class AskedLoad:
         return AskedLoad(*map(int, parts))
 
     def batches(self, limits: Limits) -> tuple[Wanted, Wanted]:
-        """Return typical batches of a load: a decode step, and a step that also has a prompt.
+        """Return typical batches of a load: one with only decodes, and one that also has a prompt.
 
         A prompt that exceeds the token budget is split into chunks.
         """
@@ -167,7 +167,7 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta
     """Return the step features of batches.
 
     A step takes the longer of kernel launching and GPU work according to ``beta``; features of the
-    other one are 0.
+    shorter one are 0.
     """
     columns = np.array(batches, dtype=float).reshape(len(batches), len(Wanted._fields)).T
     names = ("decode_requests", "decode_context", "prefill_requests", "prefill_tokens",
@@ -180,12 +180,12 @@ def batch_features(deployment: Deployment, batches: Sequence[Wanted], beta: Beta
 def load_features(
     deployment: Deployment, loads: Sequence[AskedLoad], limits: Limits, beta: Beta
 ) -> Float[np.ndarray, "figures step_features"]:
-    """Return step features of each load's TPOT and TTFT, two rows per load.
+    """Return the step features of each load's TPOT and TTFT, two rows per load.
 
     The features times beta are seconds. In a closed loop of equal, unsynchronized requests, each
-    request meets the prompt of every other request once while it generates. Its TPOT is therefore a
-    decode step plus the additional step time of these prompts, divided by the number of output
-    tokens. Its TTFT is half of the running step plus the steps of its own prompt.
+    request coincides with the prompt of every other request once while it generates. Its TPOT is
+    therefore a decode step plus the additional step time of these prompts, divided by the number of
+    output tokens. Its TTFT is half of the running step plus the steps of its own prompt.
     """
     rows = []
     for load in loads:
@@ -200,7 +200,7 @@ def load_features(
 def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]:
     """Return all candidate batches to measure, each of which the engine can run as one step.
 
-    Typical steps of the loads are among them.
+    They include typical steps of the loads.
     """
     edge = limits.captured or 512
     decodes = (*(2**i for i in range(11)), 3, 6, 12, 24, 48, 96, 192, 384)
@@ -218,14 +218,14 @@ def all_batches(limits: Limits, loads: Sequence[AskedLoad] = ()) -> list[Wanted]
 def design(
     deployment: Deployment, prior: Prior, minutes: float, loads: Sequence[AskedLoad] = USUAL_LOADS
 ) -> list[tuple[Wanted, float]]:
-    """Return batches to measure after the fixed first ones, in order, with information gains.
+    """Return the batches to measure after the fixed initial ones, in order, with information gains.
 
     Args:
         deployment: Deployment to be measured.
         prior: Coefficients of the deployment before measuring.
-        minutes: Available time. Batches for three times as long are planned, since the engine may
-            be faster than predicted.
-        loads: Loads whose predicted latencies the measurement should narrow.
+        minutes: Available time in minutes. Batches for three times as long are planned, because the
+            engine may be faster than predicted.
+        loads: Loads whose prediction intervals the measurement should narrow.
 
     Returns:
         Batches, each with its information gain: the mean log of the factor by which measuring it
@@ -272,7 +272,7 @@ def design(
 def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]:
     """Return the correlation of unexplained step time errors between batches.
 
-    The correlation is 1 for equal batches and falls with the distance of their log sizes.
+    The correlation is 1 for equal batches and decreases with the distance between their log sizes.
     """
     sizes = np.log1p(np.array(batches, dtype=float))
     square = ((sizes[:, None] - sizes[None]) ** 2).sum(axis=2)
@@ -282,7 +282,7 @@ def _likeness(batches: Sequence[Wanted]) -> Float[np.ndarray, "batches batches"]
 def _costs(batches: Sequence[Wanted], seconds: Rows, held: Wanted, per_token: float) -> Rows:
     """Return the time in seconds to measure each batch after the batch ``held``.
 
-    They consist of prefilling those contexts that ``held`` does not already have, and of the
+    The time is that of prefilling the contexts that ``held`` does not already have, plus the
     batch's repeated steps.
     """
     kept = [held.decodes if b.context == held.context else 0 for b in batches]

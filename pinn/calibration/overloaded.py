@@ -1,6 +1,6 @@
-"""Benchmark runs of an overloaded server, which are excluded from a calibration.
+"""Benchmark runs in which the server was overloaded, which calibration excludes.
 
-Latencies of such a run reflect its queue, or another load than the requested one.
+Latencies in such a run reflect its queue, or a load other than the requested one.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ EXCLUDED = "excluded"
 def without_overloaded(
     runs: Sequence[BenchmarkRun], force: bool = False
 ) -> tuple[list[BenchmarkRun], list[str]]:
-    """Drop runs of an overloaded server; return the other runs, and a note on each dropped one.
+    """Drop runs with an overloaded server; return the others, and a note about each dropped one.
 
     Args:
         runs: Benchmark runs of one server.
-        force: Whether to fit to all runs, including runs of an overloaded server.
+        force: Whether to fit to all runs, including those with an overloaded server.
     """
     reasons = overload_reasons(runs)
     if force:
@@ -32,16 +32,16 @@ def without_overloaded(
 
 
 def overload_reasons(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """Return, for each run of an overloaded server, its short name and how overload shows."""
+    """Return the short name and the evidence of overload for each run with an overloaded server."""
     short = short_names([run.name for run in runs])
     return [f"{short[run.name]}: {run.overload}" for run in runs if run.overload]
 
 
 def check_some_left(runs: Sequence[BenchmarkRun], force: bool = False) -> None:
-    """Check that at least one run is not of an overloaded server.
+    """Check that the server was not overloaded in at least one run.
 
     Raises:
-        PinnError: If all runs are of an overloaded server, and ``force`` is false.
+        PinnError: If the server was overloaded in all runs, and ``force`` is false.
     """
     if not force and all(run.overload for run in runs):
         reasons = "; ".join(overload_reasons(runs))

@@ -57,10 +57,10 @@ Alphas = Bool[np.ndarray, " request_features"]
 
 @dataclass(frozen=True)
 class Posterior(Prior):
-    """Coefficients after a calibration, which are the prior of the next calibration.
+    """Coefficients after a calibration, which serve as the prior of the next calibration.
 
     Attributes:
-        noise: Relative standard deviation of the noise of each fitted measurement.
+        noise: Relative standard deviation of each fitted measurement's noise.
     """
 
     noise: Rows
@@ -113,7 +113,7 @@ class _Student:
     def rows_at(self, coefficients: Vector) -> estimate.LinearRows:
         """Return the weighted measurements for the next iteration of the fit.
 
-        The weights depend on residuals at these coefficients; in the first call only on leverage.
+        The weights depend on residuals at these coefficients; in the first call, only on leverage.
         """
         if not self._is_first:
             self.update(coefficients)
@@ -129,10 +129,10 @@ class _Student:
 
 
 def _trust(matrix: Float[np.ndarray, "rows free"], root: Float[np.ndarray, "free free"]) -> Rows:
-    """Return weights of measurements, below 1 for a large influence on the fit (Mallows).
+    """Return weights of measurements, below 1 for those that strongly affect the fit (Mallows).
 
-    The fit follows measurements with high leverage, so their residuals do not show whether they are
-    wrong. Windows (intervals of several steps) with unusual batches are also the least certain
+    The fit follows measurements with high leverage, so their residuals do not reveal whether they
+    are wrong. Windows (intervals of several steps) with unusual batches are also the least certain
     measurements.
     """
     said = np.linalg.norm(np.linalg.solve(root.T, matrix.T), axis=0)
@@ -171,7 +171,7 @@ def server_half_widths(
 
     Args:
         found: Coefficients with a covariance.
-        deployment: Deployment that serves.
+        deployment: Deployment of the server.
         batch: Batch whose step time is predicted, in the notation of the command line.
     """
     step, prompt = posterior_step_half_widths(found, deployment, [batch, _PROMPT]).tolist()
@@ -192,7 +192,7 @@ def held_out_ttft_errors(found: CoefficientSet) -> Float[np.ndarray, " n"]:
 
 
 def ttft_sentence(found: CoefficientSet) -> str:
-    """Return a sentence on the held-out TTFTs behind the TTFT interval of a calibration."""
+    """Return a sentence about the held-out TTFTs behind the TTFT interval of a calibration."""
     errors = held_out_ttft_errors(found)
     if not len(errors):
         return "The TTFT interval was not checked, because the calibration has no held-out TTFTs."
@@ -210,9 +210,9 @@ _PROMPT = "1 prefill 2048 @ 0"
 def posterior_evidence(
     found: CoefficientSet, deployment: Deployment, batches: Sequence[str]
 ) -> Evidence:
-    """Return intervals of calibrated coefficients and of the step times of batches.
+    """Return the intervals of calibrated coefficients and of the step times of batches.
 
-    A coefficient with a variance of 0 has no interval. The interval of a step time does not reach
+    A coefficient with a variance of 0 has no interval. The interval of a step time does not extend
     below the roofline lower bound.
 
     Args:
@@ -251,7 +251,7 @@ CoefficientRows = Float[np.ndarray, "n coefficients"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """Parameter of a server, a sum of coefficients, before and after a calibration.
+    """Parameter of a server (a sum of coefficients) before and after a calibration.
 
     Attributes:
         name: Name of the parameter.
@@ -277,7 +277,7 @@ class Quantity:
 
     @property
     def drift(self) -> float:
-        """Return the change of the parameter by the calibration, in standard errors before it."""
+        """Return the parameter's change by calibration, in units of its prior standard error."""
         return (self.after - self.before) / self.before_error if self.before_error else 0.0
 
 
@@ -303,10 +303,10 @@ def scalar_quantities(
 def step_quantities(
     deployment: Deployment, prior: Prior, posterior: Posterior, requests: float, context: float
 ) -> list[Quantity]:
-    """Return a decode step's parameters: fixed seconds, seconds per request and per context token.
+    """Return a decode step's parameters: fixed time, time per request and per context token.
 
-    If a mean step's kernel launching takes longer than the GPU's work, only launching is included,
-    else only the GPU's work.
+    If kernel launching takes longer than GPU work in a mean step, only launching is included, else
+    only GPU work.
 
     Args:
         deployment: Deployment that was measured.

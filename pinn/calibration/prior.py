@@ -1,4 +1,4 @@
-"""Prior of a calibration: coefficients before a server is measured, with their uncertainty."""
+"""Prior of a calibration: coefficients before measurements of a server, with uncertainty."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -107,7 +107,7 @@ class Prior(Gaussian):
 
     @property
     def lower(self) -> Vector:
-        """Return each coefficient's lower bound: its feature's bound, or the mean if lower.
+        """Return each coefficient's lower bound: its feature's bound, or the mean if that is lower.
 
         Additional fitted parameters follow the coefficients and have the bound 0.
         """
@@ -124,11 +124,11 @@ def all_features(
 
 @dataclass(frozen=True)
 class KnownSteps:
-    """Steps whose times are known before calibration, with a relative uncertainty.
+    """Steps whose times are known before calibration, each with a relative uncertainty.
 
     Attributes:
         features: Features of each step. A step takes the longer of kernel launching and GPU work;
-            features of the other one are 0.
+            features of the shorter one are 0.
         spread: Relative standard deviation of each step's time.
     """
 
@@ -155,9 +155,9 @@ def assumed_prior(
 
 
 def served_prior(steps: Prior) -> Prior:
-    """Return a server's prior from the posterior of its engine, measured without a server.
+    """Return a server's prior from the posterior of its engine, measured outside a server.
 
-    Variances are increased, since step times change when the engine runs inside a server.
+    Variances are increased, because step times change when the engine runs inside a server.
     """
     split = len(STEP_FEATURES)
     factor = np.where(np.arange(len(NAMES)) < split, SERVED_FACTOR, 0.0)
@@ -190,7 +190,7 @@ _STEPS = ("32 decode @ 700", "1 prefill 2048 @ 0", "1 prefill {beyond_graphs} @ 
 
 
 def known_steps(deployment: Deployment) -> list[str]:
-    """Return the batches of reference steps, whose step time intervals the prior reproduces."""
+    """Return the batches of reference steps whose step time intervals the prior reproduces."""
     beyond = math.ceil(deployment.recipe.graph_tokens * (1 + 1 / RAMP))
     return [step.format(beyond_graphs=max(beyond, 1)) for step in _STEPS]
 
@@ -200,11 +200,11 @@ def checkpoint_prior(
 ) -> tuple[Prior, str | None]:
     """Return the prior of a deployment's coefficients, and a note for the user or None.
 
-    Without intervals beside the checkpoint, the covariance is an assumption. The note then states
+    If there are no intervals next to the checkpoint, the covariance is assumed, and the note states
     the reason.
 
     Args:
-        checkpoint: Checkpoint of the network, with its intervals beside it.
+        checkpoint: Checkpoint of the network, with its intervals next to it.
         deployment: Deployment to calibrate.
         coefficients: Coefficients of the deployment before the calibration.
     """
@@ -230,7 +230,8 @@ class Start:
     """Start of a calibration: an earlier posterior, coefficients of a file, or a checkpoint.
 
     Attributes:
-        append: File of an earlier calibration, whose posterior is the prior; None if there is none.
+        append: File of an earlier calibration, whose posterior is used as the prior; None if there
+            is none.
         base: File of coefficients to start from in place of the network's; None if there is none.
         checkpoint: Checkpoint of the network; None for the default one.
         force: Whether to fit even if the measurements do not match the flags.

@@ -1,4 +1,4 @@
-"""Result of a server's calibration, and its report on one screen or in full."""
+"""Result of a server's calibration, and its report, either on one screen or in full."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,12 +50,12 @@ class CalibratedServer:
 
     @property
     def kept(self) -> bool:
-        """Whether held-out data is predicted better than before the calibration."""
+        """Whether held-out data is predicted more accurately than before the calibration."""
         return self.fit.kept
 
     @property
     def warnings(self) -> list[str]:
-        """Return warnings on held-out error that remains after calibration, with likely causes."""
+        """Return warnings about held-out error remaining after calibration, with likely causes."""
         return warnings_of(self.fit.found)
 
     @property
@@ -86,7 +86,7 @@ class CalibratedServer:
         write_coefficient_set(self.fit.coefficients, Path(path))
 
     def print_report(self, details: bool = False) -> None:
-        """Print errors, parameters and changes in held-out error; everything with ``details``."""
+        """Print errors, parameters and changes in held-out error; in full with ``details``."""
         print_fit(self.fit, self.notes, self.appended, details)
 
     def __str__(self) -> str:
@@ -107,11 +107,11 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
     """Print the result of a fit, and whether the fit reduces the held-out error.
 
     Args:
-        fitted: Fit to traces, steps or benchmarks. A fit to benchmarks after steps includes the fit
-            to steps.
+        fitted: Fit to traces, step timings or benchmark results. A fit to benchmarks that follows a
+            fit to steps includes that fit.
         notes: Notes on skipped data, assumptions and mismatches.
         appended: Whether the calibration continues an earlier one.
-        details: Whether to print everything instead of one screen.
+        details: Whether to print everything instead of a single screen.
     """
     # Warnings, and notes that concern the fit itself, are always printed in full.
     shown = [note for note in notes if note.startswith(_ALWAYS)]
@@ -140,7 +140,7 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
 
 
 def _shortened(text: str, most: int = 2 * WIDTH) -> str:
-    """Cut a note to ``most`` characters, by default two lines of the screen."""
+    """Truncate a note to ``most`` characters, by default two lines of the screen."""
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
@@ -215,7 +215,7 @@ def _detail_tables(found: AnyCalibration) -> list[Grid]:
 def _error_table(found: AnyCalibration, details: bool) -> Grid:
     """Return a table of step time errors, or of metric errors, before and after calibration.
 
-    ``details`` adds parts of the trace and further statistics.
+    ``details`` adds parts of the trace and additional statistics.
     """
     table = Grid.of("error, %: median (largest)", "n", "before", "after")
     if isinstance(found, calibrated.Calibration):
@@ -245,7 +245,7 @@ def _typical(errors: np.ndarray | pd.Series) -> str:
 
 
 def _judged(verdicts: Sequence[calibrate.Verdict], details: bool, heading: str = "") -> Grid:
-    """Return a table of held-out errors or likelihood ratios before and after, worst first."""
+    """Return a table of changes in held-out errors or likelihoods, worst first."""
     weighted = any(verdict.is_weighted for verdict in verdicts)
     heading = heading or f"{'weighted ' * weighted}MAPE on held-out data"
     more = ["change +- standard error"] * details
@@ -310,7 +310,7 @@ def _quantities(quantities: Sequence[posterior.Quantity], appended: bool, headin
 
 
 def _with_error(value: float, error: float) -> str:
-    """Return a value with its standard error, or with its 90 % interval if that includes 0.
+    """Return a value with its standard error, or with its 90 % interval if the interval includes 0.
 
     >>> _with_error(1.004, 0.098), _with_error(0.8448, 1.1)
     ('1.004 +- 0.098', '0.8448 (0 to 2.7)')

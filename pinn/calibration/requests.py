@@ -1,6 +1,6 @@
 """Measured times of requests outside engine steps, to which alpha is calibrated.
 
-The times come from journeys, which record the times of a request's events:
+The times come from request journeys, which record the times of a request's events:
 
 ===========================  =======================================================================
 phase                        measured
@@ -12,13 +12,13 @@ phase                        measured
 ``completion``               FINISHED to DEPARTED
 ===========================  =======================================================================
 
-The steps of a prompt take beta . features seconds, where beta are the coefficients of step time and
-the features are those of the steps' batches. Beta is therefore calibrated first. A request with an
-unknown batch is not used in ``schedule_to_first_token``. The mean step of the decodes is computed
-from the starts of steps, interpolated linearly between sampled steps.
+The steps that compute a prompt take beta . features seconds, where beta are the coefficients of
+step time and the features are those of the steps' batches. Beta is therefore calibrated first. A
+request with an unknown batch is not used in ``schedule_to_first_token``. The mean step of the
+decodes is computed from the starts of steps, interpolated linearly between sampled steps.
 
 The engine drains its input queue between steps. ARRIVED to QUEUED is therefore the API server's
-work plus the rest of the step in flight. An idle engine causes no wait.
+work plus the rest of the step in flight. Requests do not wait for an idle engine.
 """
 
 from dataclasses import dataclass
@@ -67,13 +67,14 @@ class RequestRows:
     Attributes:
         features: Features of each request, in the order of ``REQUEST_FEATURES``.
         waits: Duration in seconds of the step for part of which a phase waits, by phase: the step
-            in flight at the arrival (0 if none ran), or the step before the first token.
+            in flight on arrival (0 if there is none), or the step before the first token.
         own_steps: Summed step features of the steps that compute each prompt; 0 if unknown. A step
             takes the longer of kernel launching and GPU work according to beta; features of the
-            other one are 0.
+            shorter one are 0.
         targets: Measured time in seconds, by phase; NaN if a time is missing or not usable.
         part: Index into ``PARTS``: the part of the run's time in which each request arrived.
-        met_queue: Whether each request had to queue: the next scheduled step did not include it.
+        met_queue: Whether each request had to queue, that is, the next scheduled step did not
+            include it.
         is_ahead: Whether the engine scheduled steps before the previous step had ended.
     """
 
@@ -126,7 +127,7 @@ def read_requests(
 
 
 class _Steps:
-    """Steps of a run while its requests are served, with the batch of each step if known."""
+    """Steps of a run while its requests are served, each with its batch if known."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class _Steps:
         """Return the features and decode counts of steps; NaN if a step's batch is unknown.
 
         A step takes the longer of kernel launching and GPU work according to beta; features of the
-        other one are 0.
+        shorter one are 0.
         """
         sums, known = self.batches.at(segment, step)
         waited_for = overlapped(padded_features(self.deployment, sums), self.beta)
@@ -193,7 +194,7 @@ def _next_step(table: pd.DataFrame) -> Rows:
     """Return the number of the step that is scheduled after each request is queued, or NaN.
 
     Trace events number steps by the scheduler's counter, which may be one behind between two steps.
-    The offset is the median difference for requests that were scheduled at once.
+    The offset is the median difference for requests that were scheduled immediately.
     """
     queued, scheduled = _numbers(table, "queued_step"), _numbers(table, "scheduled_step")
     wait = _numbers(table, "queue_to_schedule_s")
@@ -217,9 +218,9 @@ def _met_queue(table: pd.DataFrame) -> Bool[np.ndarray, " requests"]:
 def _is_at_work(
     everyone: pd.DataFrame, server: np.ndarray, at_s: np.ndarray
 ) -> Bool[np.ndarray, " moments"]:
-    """Return whether a server had unfinished requests at each moment, by their journeys.
+    """Return whether a server had unfinished requests at each time, according to their journeys.
 
-    The journeys in ``everyone`` are those of all requests.
+    ``everyone`` contains the journeys of all requests.
     """
     found = np.zeros(len(at_s), dtype=bool)
     for number, of_server in everyone.groupby("server"):

@@ -1,4 +1,4 @@
-"""Command groups that import commands when they run, print full help, and one-line errors."""
+"""Command groups that import commands lazily, and print full help and one-line errors."""
 
 import importlib
 import inspect
@@ -71,12 +71,12 @@ class PlainHelpCommand(TyperCommand):
             return super().invoke(ctx)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help without line breaks inside the names of options."""
+        """Write the help without line breaks inside option names."""
         super().format_help(ctx, formatter)
         formatter.buffer[:] = [text.replace(_UNBROKEN, "-") for text in formatter.buffer]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write the docstring; indented paragraphs are examples, whose lines are kept."""
+        """Write the docstring; line breaks are preserved in examples (indented paragraphs)."""
         text, self.help = self.help, _with_examples(self.help or "")
         super().format_help_text(ctx, formatter)
         self.help = text
@@ -98,7 +98,7 @@ class PlainHelpCommand(TyperCommand):
 
 
 def _engine_of(arguments: list[str]) -> str:
-    """Return the engine that the command line names; flags of this engine are accepted."""
+    """Return the engine given on the command line, whose flags are accepted."""
     for i, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         value = value if equals else "".join(arguments[i + 1 : i + 2])
@@ -111,9 +111,9 @@ def _engine_of(arguments: list[str]) -> str:
 
 
 def foreign_words(arguments: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the command's own arguments, and the engine flags that are not options of the command.
+    """Return the command's own arguments, and engine flags that are not options of the command.
 
-    Underscores become dashes if the command has the option with dashes: ``--max_num_seqs``.
+    Underscores become dashes if the command has that option with dashes: ``--max_num_seqs``.
     """
     if all(w.partition("=")[0] in own for w in arguments if w.startswith("--")):
         return arguments, []
@@ -202,7 +202,7 @@ class Subcommand:
     Attributes:
         name: Name as typed, which is also the name of the module with the command's function, or
             with the ``app`` of several subcommands.
-        help: Line for the list of commands, which is shown without importing the module.
+        help: Summary line for the list of commands, shown without importing the module.
     """
 
     name: str
@@ -237,7 +237,7 @@ class CommandGroup(PlainHelpGroup):
             self.add_command(TyperCommand(name, help=command.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the imported command for a current or outdated name on the command line."""
+        """Return the imported command for a current or deprecated name on the command line."""
         word, *more = args
         if (current := old_names.COMMANDS.get(word)) in self._known:
             old_names.note(word, str(current))
@@ -246,7 +246,7 @@ class CommandGroup(PlainHelpGroup):
         return name, None if listed is None else self._known[str(listed.name)].load(), rest
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **extra: Any) -> object:
-        """Run the command, and print errors that the user can correct in one line on stderr."""
+        """Run the command, and print errors that the user can correct as one line on stderr."""
         warnings.showwarning = _show_warning
         try:
             with shown("pinn", sys.stderr):

@@ -141,8 +141,8 @@ def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
     """Score a checkpoint on all evaluation data, in groups of one source and one model each.
 
     Prints the mean absolute log error of each group in percent, with 95 % bootstrap intervals over
-    configurations. The network that predicts a group was trained without the group's model. With
-    --against the command prints the differences from another checkpoint, and whether this
+    configurations. The network that predicts a group was trained without data on the group's model.
+    With --against the command prints the differences from another checkpoint, and whether this
     checkpoint may replace the other. Takes half a minute on two idle cores.
 
     Example: pinn evaluate panel --out panel.csv
@@ -175,7 +175,7 @@ def speculation(which: requests.DraftsRequest, out: CsvPath = None) -> None:
 
 
 def _tell(found: "ScoreTable", out: Path | None) -> None:
-    """Print a table of scores, and write it to the path of ``--out`` if this option is given."""
+    """Print a table of scores, and write it to the path given by ``--out``, if any."""
     typer.echo(found)
     if out is not None:
         found.save(out)

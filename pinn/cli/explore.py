@@ -1,4 +1,4 @@
-"""Command ``pinn explore``: an interactive page on the performance of a few servers."""
+"""Command ``pinn explore``: an interactive page about the performance of a few servers."""
 
 from pathlib import Path
 from typing import Annotated

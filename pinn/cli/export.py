@@ -93,9 +93,9 @@ def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
 def llm_d(out: Path, configs: str | None = None, *, how: LlmDRequest) -> None:
     """Write starting data for llm-d's latency predictor and autoscaler, for each configuration.
 
-    A folder has entries.jsonl with training entries for the predictor, drawn from simulated loads;
-    post.py, which posts them to the predictor's training server; and autoscaler.json with alpha,
-    beta, gamma and delta of a variant of the autoscaler, and the error of their fit.
+    A folder has entries.jsonl with training entries for the predictor, sampled from simulated
+    loads; post.py, which posts them to the predictor's training server; and autoscaler.json with
+    alpha, beta, gamma and delta of a variant of the autoscaler, and the error of their fit.
 
     Example:
       pinn export llm-d --configs 'model=Qwen/Qwen3-32B gpu=H200 max_model_len=16384' --out seed

@@ -20,10 +20,10 @@ from pinn.specs.flags import FORCE, Flag, flags_of
 
 
 def output(*suffixes: str, names: Sequence[str] = (), help: str | None = None) -> OptionInfo:
-    """Return an option that names a file to write and checks the suffix of the name.
+    """Return an option for an output file that checks the suffix of the file's name.
 
-    With one suffix, a name without a suffix is also accepted. Without suffixes, the option names a
-    folder.
+    If there is only one suffix, a name without a suffix is also accepted. If there are none, the
+    option names a folder.
     """
 
     def check(path: Path | None, parameter: typer.CallbackParam) -> Path | None:
@@ -80,12 +80,12 @@ _SPELLED: dict[str, OptionInfo | ArgumentInfo] = {
 
 
 def asked(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn a function into a command, with options for its arguments and its requests' fields.
+    """Turn a function into a command with options for its arguments and its requests' fields.
 
     The help of options comes from the section Options of the docstring, and from the Attributes of
     the requests. The ``PANEL`` of a request is the heading of its options. An argument or field may
-    be ``Annotated`` with further settings for Typer. The function is called with request objects
-    made of the given options.
+    be ``Annotated`` with additional settings for Typer. The function is called with request objects
+    built from the given options.
     """
     signature = inspect.signature(command, eval_str=True)
     requests: dict[str, Any] = {
@@ -175,19 +175,19 @@ def engine_flags(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add all flags of the specifications to a command as options.
 
-    The command receives the given flags as its argument ``flags``: field (or ``precision``) ->
-    value. A specification's ``PANEL`` is the heading of its flags in the help. If a request accepts
-    several values of a flag, the value is a list.
+    The command receives the given flags as its argument ``flags``: values by field (or
+    ``precision``). A specification's ``PANEL`` is the heading of its flags in the help. If a
+    request accepts several values of a flag, the value is a list.
 
     Args:
         specifications: Dataclasses that declare flags.
-        deploys: Whether the command predicts deployments that may be unmeasured. It then gets the
-            option ``--force``, and everything that ``serves`` adds.
-        serves: Whether the command is about one server. It then gets the option ``--serve``, and
-            accepts any flag of an engine among its arguments.
+        deploys: Whether the command predicts deployments that may be unmeasured. If so, the command
+            also gets the option ``--force`` and everything that ``serves`` adds.
+        serves: Whether the command is about one server. If so, the command gets the option
+            ``--serve`` and accepts any engine flag.
 
     Raises:
-        PinnError: When the command runs, if a flag does not allow the given value.
+        PinnError: When the command runs, if a flag has an invalid value.
     """
     serves = serves or deploys
     beside = [*_LAUNCH] * serves

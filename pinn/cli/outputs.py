@@ -32,14 +32,14 @@ _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.js
 
 
 def check_outputs(given: Sequence[tuple[str, object]]) -> None:
-    """Raise an error for outputs whose folder does not exist, or that would replace an input.
+    """Raise an error for outputs whose folder does not exist or that would overwrite an input.
 
     Args:
         given: Pairs of an option's (or argument's) name and its value; values that are not paths
             are ignored.
 
     Raises:
-        PinnError: If an output is refused; the message has the path and the remedy.
+        PinnError: If an output is invalid; the message includes the path and the remedy.
     """
     places = [(option, path) for option, value in given for path in _paths(value)]
     for option, path in places:
@@ -68,7 +68,7 @@ def is_standard_output(path: Path) -> bool:
 
 
 def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
-    """Raise an error for a file to write whose suffix belongs to no supported format.
+    """Raise an error for an output file whose suffix is not that of a supported format.
 
     Args:
         path: File to write; a device may have any format.
@@ -91,7 +91,7 @@ def _paths(value: object) -> Iterator[Path]:
 
 
 def _is_same(output: Path, other: Path, is_output: bool) -> bool:
-    """Return whether an output is the same file as another path, or a file of an input folder."""
+    """Return whether an output is the same file as another path, or a file in an input folder."""
     try:
         if is_output or not (output.exists() and other.exists()):
             return is_output and output.resolve() == other.resolve()
@@ -108,7 +108,7 @@ _STANDARD_OUTPUT: ContextVar[TextIO | None] = ContextVar("standard output", defa
 
 @contextmanager
 def only_json() -> Iterator[None]:
-    """Suppress text output inside the ``with`` body, so that standard output is only JSON."""
+    """Suppress text output inside the ``with`` body, so that standard output contains only JSON."""
     before = _STANDARD_OUTPUT.set(sys.stdout)
     try:
         with redirect_stdout(io.StringIO()):
@@ -118,7 +118,7 @@ def only_json() -> Iterator[None]:
 
 
 def write_csv(table: pd.DataFrame, path: Path | None, **written: object) -> None:
-    """Write a table as CSV to the path of ``--out``; without a path, nothing is written."""
+    """Write a table as CSV to the path of ``--out``; if there is no path, nothing is written."""
     from pinn.common.tables import write_frame
 
     if path is not None:
@@ -129,7 +129,7 @@ def write_json(document: object, path: Path | None) -> None:
     """Write a document to the path of ``--json``: atomically to a file, or to standard output.
 
     Args:
-        document: Value made of JSON types.
+        document: JSON-compatible value.
         path: File to write, or ``-`` for standard output; None to write nothing.
     """
     if path is None:

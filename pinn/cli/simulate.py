@@ -62,7 +62,7 @@ def simulate(
     Options:
         requests: Also write the latencies of every request, as Parquet.
         timeline: Also draw requests, tokens and KV cache over time, as PNG.
-        plot: Also draw latencies and throughput over several rates of --rate, as PNG.
+        plot: Also plot latencies and throughput against the rates in --rate, as PNG.
     """
     from pinn.api import simulation
     from pinn.simulator.fleets.result import FleetSimulation
@@ -101,7 +101,7 @@ def _with_all_limits(asked: SimulationRequest, more: list[str]) -> SimulationReq
 
 
 def _refuse_of_one_run(rates: list[float], **given: object) -> None:
-    """Raise an error for options that apply to a single run, if several rates are given."""
+    """Raise an error if options that apply to a single run are given with several rates."""
     if len(rates) < 2:
         raise PinnError(
             "--plot needs several rates, got at most one: give, for example, --rate 1,2,4,8"

@@ -10,8 +10,9 @@ parameters through a simulation, so an estimate has two loops:
 
       (p - mean)' C^-1 (p - mean) / 2 + sum_i loss(error_i(p) / deviation_i),   lower <= p <= upper
 
-  by Gauss-Newton steps. Each step is a bounded linear least-squares problem. A robust loss enters
-  as a larger deviation of rows with a large error (iteratively reweighted least squares).
+  by Gauss-Newton steps. Each step is a bounded linear least-squares problem. A robust loss is
+  applied by increasing the deviation of rows with a large error (iteratively reweighted least
+  squares).
 
 Here ``p`` are the parameters, ``mean`` and ``C`` the mean and covariance of the prior, ``error_i``
 and ``deviation_i`` the error of row ``i`` and its standard deviation, in the unit of the row, and
@@ -52,7 +53,7 @@ class Gaussian:
 
     @property
     def free(self) -> Bool[np.ndarray, " parameters"]:
-        """Return whether each parameter can change: it has a prior variance."""
+        """Return whether each parameter can change, that is, has a prior variance."""
         return np.diag(self.covariance) > 0
 
     @property
@@ -84,7 +85,7 @@ class LinearRows:
 
     Attributes:
         matrix: Derivative of each row's prediction with respect to each parameter.
-        target: Value of ``matrix @ parameters`` at which each row fits its measurement exactly.
+        target: Value of ``matrix @ parameters`` at which each row matches its measurement exactly.
         deviation: Standard deviation of each row's noise.
     """
 
@@ -192,7 +193,7 @@ def laplace_covariance(
 
 @runtime_checkable
 class Figures(Protocol):
-    """Simulated metrics, with whatever a refit of the parameters needs."""
+    """Simulated metrics, with all data that a refit of the parameters needs."""
 
     @property
     def simulated(self) -> Rows:
@@ -205,14 +206,14 @@ R = TypeVar("R", bound=Figures)
 
 @runtime_checkable
 class Simulation(Protocol[R]):
-    """Model with simulated metrics, which are linear in its parameters only within small steps."""
+    """Model with simulated metrics that are linear in its parameters only for small steps."""
 
     def simulate(self, parameters: Vector) -> R:
         """Return the metrics of a simulation with the given parameters."""
         ...
 
     def refit(self, rows: R, at: Vector) -> Vector:
-        """Return the most probable parameters, by metrics linearized around parameters ``at``."""
+        """Return the most probable parameters, from metrics linearized around parameters ``at``."""
         ...
 
     def misfit(self, rows: R, at: Vector) -> float:
@@ -226,9 +227,9 @@ class Rounds:
 
     Attributes:
         most: Maximum number of simulations, including the first.
-        tolerance: Logarithmic change of the simulated metrics below which the rounds end.
-        whole: Number of rounds with a full step. Later rounds make half of the step, since near
-            saturation of the server full steps can oscillate around the solution.
+        tolerance: Change of the log of simulated metrics below which the rounds stop.
+        whole: Number of rounds with a full step. Later rounds take half the step, because full
+            steps can oscillate around the solution when the server is near saturation.
         by_largest: Whether the tolerance applies to the largest change of a metric; else to the
             root mean square of all changes.
     """
@@ -258,9 +259,9 @@ class Converged(Generic[R]):
 def simulate_and_refit(
     model: Simulation[R], start: Vector, first: R, rounds: Rounds
 ) -> Converged[R]:
-    """Simulate and refit in turn until the simulated metrics converge.
+    """Alternate simulations and refits until the simulated metrics converge.
 
-    Simulated metrics are linear in the parameters only within small steps. Under a closed loop of
+    Simulated metrics are linear in the parameters only for small steps. Under a closed loop of
     equal requests they are not even continuous. A step of the parameters is therefore accepted only
     if it does not increase the misfit. Otherwise the step is halved and simulated again.
 

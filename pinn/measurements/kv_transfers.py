@@ -3,8 +3,8 @@
 A file of KV events has one batch of events per line, in JSON: ``[seconds, [events], rank, step]``.
 Each event is an array that begins with its name: ``TransferInitiated(id, request, from, to, blocks,
 step)`` or ``TransferCompleted(id, request, from, to, blocks, success, step)``.
-``CacheStoreCommitted`` means that a stored block can be read. Metrics pages have the sums of all
-transfers in each direction. Since vLLM 0.31 each direction has a series
+``CacheStoreCommitted`` means that a stored block can be read. Metrics pages contain the sums over
+all transfers in each direction. Since vLLM 0.31 each direction has a series
 (``vllm/distributed/kv_transfer/kv_connector/v1/offloading/metrics.py``). Earlier releases have one
 series with the label ``transfer_type``.
 """
@@ -46,11 +46,11 @@ class KvTransfers:
     Attributes:
         count: Number of transfers in each entry.
         size: Size in blocks of the GPU's cache or, with ``in_bytes``, in bytes.
-        seconds: Time on the link, in seconds.
+        seconds: Time that each entry occupies the link, in seconds.
         load: Whether each entry is a load (host to GPU) rather than a store (GPU to host).
         in_bytes: Whether sizes are in bytes.
         committed: Number of stores to host memory that can be read, according to KV events.
-        report: Counts of events or pages read and refused.
+        report: Counts of events or pages read and rejected.
     """
 
     count: Float[np.ndarray, " transfers"]
@@ -63,10 +63,10 @@ class KvTransfers:
 
 
 def read_kv_transfers(paths: Sequence[Path]) -> KvTransfers:
-    """Read a file of KV events, or metrics pages in the order in which they were scraped.
+    """Read a file of KV events, or metrics pages in scraping order.
 
     Raises:
-        PinnError: If the files are neither KV events nor metrics pages, or have no transfer.
+        PinnError: If the files are neither KV events nor metrics pages, or contain no transfers.
     """
     texts = [read_text(path, MOST_CSV_BYTES, _KIND) for path in paths]
     pages = list(map(read_page, texts))

@@ -1,1 +1,1 @@
-"""GPU memory of a server: its users, and what they leave for the KV cache."""
+"""GPU memory of a server: its uses, and the memory left for the KV cache."""

@@ -1,9 +1,9 @@
 """Layout of vLLM's KV cache for DeepSeek-V4, whose layers have several types of pages.
 
 A layer has pages for its window (sparse_swa.py: DeepseekV4SWACache), for keys that each compress 4
-or 128 tokens, and for an indexer's keys (deepseek_v4/attention.py). Two more types are for
-unfinished sums of vectors that become such keys (compressor.py: CompressorStateCache). The size of
-each page is a multiple of 576 bytes.
+or 128 tokens, and for an indexer's keys (deepseek_v4/attention.py). Two more types store partial
+sums of vectors that will become such keys (compressor.py: CompressorStateCache). The size of each
+page is a multiple of 576 bytes.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ _ALIGNMENT, _FP32 = 576, 4
 
 @dataclass(frozen=True)
 class KeptGroup:
-    """DeepSeek-V4's layers that cache only the last tokens of a context.
+    """DeepSeek-V4's layers that cache only the most recent tokens of a context.
 
     Attributes:
         groups: Number of KV cache groups of these layers.
         page_bytes: Bytes of one block of each layer, summed over the layers of all groups.
         block_tokens: Tokens per block.
-        window: Number of last tokens that are cached.
+        window: Number of most recent tokens that are cached.
     """
 
     groups: int
@@ -36,7 +36,7 @@ class KeptGroup:
     window: int
 
     def blocks(self, tokens: int) -> int:
-        """Return the blocks of one group for ``tokens`` tokens that may begin within a block."""
+        """Return the blocks of one group for ``tokens`` tokens, which may begin mid-block."""
         return -(-tokens // self.block_tokens) + 1
 
 
@@ -46,8 +46,8 @@ class CompressedLayout:
 
     Attributes:
         block_bytes: Bytes of one block on one GPU.
-        key_bytes: Bytes that compressed keys occupy in a block.
-        kept: Groups of layers that cache only the last tokens of a context.
+        key_bytes: Bytes occupied by compressed keys in a block.
+        kept: Groups of layers that cache only the most recent tokens of a context.
     """
 
     block_bytes: int
@@ -56,30 +56,30 @@ class CompressedLayout:
 
     @property
     def groups(self) -> int:
-        """Return the number of KV cache groups, including the one of the compressed keys."""
+        """Return the number of KV cache groups, including that of the compressed keys."""
         return 1 + sum(kept.groups for kept in self.kept)
 
     @property
     def decode_blocks(self) -> int:
-        """Return a decoding request's number of blocks other than those of compressed keys."""
+        """Return a decoding request's number of blocks, excluding those of compressed keys."""
         return sum(kept.groups * kept.blocks(kept.window) for kept in self.kept)
 
     @property
     def window_share(self) -> int:
-        """Return the number of other groups' blocks with the tokens of a compressed keys' block."""
+        """Return how many blocks of other groups cover one block of compressed keys."""
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
-        """Return the maximum number of a prompt's blocks other than those of compressed keys."""
+        """Return a prompt's maximum number of blocks, excluding those of compressed keys."""
         return sum(
             kept.groups * kept.blocks(min(kept.window - 1 + in_flight, longest))
             for kept in self.kept
         )
 
     def counted_blocks(self, key_blocks: int, in_flight: int, longest: int) -> int:
-        """Return a request's blocks by bytes of its pages, as vLLM before 0.29 counts them.
+        """Return a request's number of blocks from the bytes of its pages, as in vLLM before 0.29.
 
-        Source: kv_cache_utils.py, get_max_concurrency_for_kv_cache_config.
+        Source: kv_cache_utils.py: get_max_concurrency_for_kv_cache_config.
         """
         pages = sum(
             kept.page_bytes * kept.blocks(min(kept.window - 1 + in_flight, longest))
@@ -101,7 +101,7 @@ def compressed_layout(model: ModelSpec, side_by_side: bool) -> CompressedLayout:
 
     Up to vLLM 0.28, every layer has a slot for each page size of keys, and other pages are padded
     to one of these sizes (kv_cache_utils.py: _get_kv_cache_groups_uniform_groups,
-    _get_kv_cache_config_deepseek_v4). From 0.29 on, the pages of a block are ``side_by_side``, and
+    _get_kv_cache_config_deepseek_v4). Since 0.29, the pages of a block are ``side_by_side``, and
     the block has the size of the largest group (_get_packed_kv_cache_groups,
     _get_kv_cache_bytes_per_block).
     """
@@ -156,7 +156,7 @@ def _page(page_bytes: int) -> int:
 
 
 def _sums(ratio: int, width: int) -> int:
-    """Return the bytes of a page of unfinished keys: fp32 sums and gates, twice if keys overlap."""
+    """Return the bytes of a page of partial keys: fp32 sums and gates, twice if keys overlap."""
     overlap = 2 if ratio == INDEXED_RATIO else 1
     return _page(_SUM_BLOCKS[ratio] * 2 * overlap * width * _FP32)
 

@@ -1,4 +1,4 @@
-"""Second tier of the KV cache in host memory: its capacity, rules and bandwidth.
+"""Second KV cache tier in host memory: its capacity, policies and bandwidth.
 
 Sources: vLLM's native offloading (``vllm/v1/kv_offload/cpu.py`` to 0.20, ``cpu/spec.py`` since),
 ``vllm/config/vllm.py: _post_init_kv_transfer_config``, lmcache 0.5.6 (``v1/config.py``), and
@@ -73,16 +73,16 @@ class HostTier:
 
     Attributes:
         gpus: Number of GPUs of a replica that each store a part of every block.
-        chunks: Capacity of the tier in chunks, its units of storing and evicting.
+        chunks: Capacity of the tier in chunks, the units of storing and eviction.
         chunk_blocks: Number of the GPU's KV cache blocks per chunk.
         policy: Eviction policy: ``lru`` or ``arc``.
         kind: Type of tier: ``BY_REQUEST``, ``BY_JOB``, ``BY_STEP`` or ``BY_NODE``.
         prompt_only: Whether only chunks of prompts are stored.
-        skips_unknown: Whether chunks are never stored if their last token is still unknown when
-            their step is scheduled.
-        block_bytes: Bytes of a block on one GPU, which are transferred over this GPU's PCIe link.
+        skips_unknown: Whether chunks are not stored if their last token is still unknown when their
+            step is scheduled.
+        block_bytes: Bytes of a block on one GPU, transferred over that GPU's PCIe link.
         block_s: Time to transfer a block over the link, in seconds.
-        latency_s: Time of a transfer in seconds that does not depend on its size.
+        latency_s: Fixed latency of a transfer in seconds, independent of its size.
         hits: Number of insertions of a prefix tree's node after which it is stored; 0 if nodes are
             stored when the GPU evicts them.
         unified: Whether the prefix tree is SGLang's ``UnifiedRadixCache``.
@@ -110,7 +110,7 @@ def tier_block_bytes(layout: KvLayout) -> float:
 
 
 def host_tier(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> HostTier | None:
-    """Return the second KV cache tier of a deployment; None if it has none.
+    """Return the second KV cache tier of a deployment, or None.
 
     Raises:
         PinnError: If flags contradict each other, or request a tier that is not modelled.
@@ -179,9 +179,9 @@ def _native(
 def _block_s(
     deployment: Deployment, spec: EngineSpec, block_bytes: float, version: tuple[int, ...]
 ) -> float:
-    """Return the time to transfer a block in seconds: bytes over the link, and time per copy.
+    """Return the time to transfer a block in seconds: transfer of the bytes plus time per copy.
 
-    From vLLM 0.31 on, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to
+    Since vLLM 0.31, a block has one page per layer (v1/kv_offload/cpu/gpu_worker.py). In 0.15 to
     0.22, all layers of a block are contiguous (OffloadingConnector.prefer_cross_layer_blocks).
     Before 0.15, each layer has a page of keys and one of values (worker/cpu_gpu.py, split_k_and_v).
     """
@@ -193,7 +193,7 @@ def _block_s(
 
 
 def _gpus(deployment: Deployment, by_job: bool) -> int:
-    """Return how many GPUs store a part of each block; 1 if all cache the same MLA keys."""
+    """Return how many GPUs store a part of each block; 1 if all of them cache the same MLA keys."""
     recipe = deployment.recipe
     mixers = [group.attention for group in deployment.model.layer_groups]
     latent = all(isinstance(mixer, LatentAttentionSpec) for mixer in mixers)
@@ -244,7 +244,8 @@ def _hicache(deployment: Deployment, spec: EngineSpec, layout: KvLayout) -> Host
     """Return the host memory tier of SGLang's HiCache.
 
     By default, a GPU kernel reads and writes pages over the link. The ``direct`` backend copies
-    keys and values per layer and page (mem_cache/memory_pool_host.py: load_to_device_per_layer).
+    keys and values for each layer and page (mem_cache/memory_pool_host.py:
+    load_to_device_per_layer).
     """
     recipe, kinds = deployment.recipe, [g.attention for g in deployment.model.layer_groups]
     if any(getattr(kind, "window_tokens", None) for kind in kinds) or state_layers(
@@ -350,7 +351,7 @@ def read_transfer_config(text: str) -> dict[str, Any]:
 
 
 def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
-    """Return the capacity of the host memory tier in bytes, over all GPUs of a replica."""
+    """Return the capacity of the host memory tier in bytes, summed over all GPUs of a replica."""
     if spec.kv_offloading_size:
         return spec.kv_offloading_size * GIB
     size = extra.get("cpu_bytes_to_use")

@@ -40,7 +40,7 @@ STARTS, MAY_NOT_START, DOES_NOT_START = "starts", "may not start", "does not sta
 
 
 class NoStartError(PinnError):
-    """Error that reports an engine that does not start.
+    """Error for an engine that does not start.
 
     Attributes:
         fault: Reason why the engine does not start, without the remedy.
@@ -56,7 +56,7 @@ def kv_layout(deployment: Deployment, engine: EngineSpec) -> KvLayout:
 
     Raises:
         PinnError: If the weights do not fit, or if the engine requires room for one request of
-            max_model_len and the cache is smaller; the message has the numbers.
+            max_model_len tokens and the cache is smaller; the message states the sizes.
     """
     layout, total = empty_layout(deployment), engine.num_gpu_blocks_override
     if total is None:
@@ -76,7 +76,7 @@ def started(
     """Return the engine settings of a server that is known to have started.
 
     A predicted KV cache that is too small is enlarged. It then has room for one request of
-    ``tokens`` tokens, and for the request of max_model_len for which the engine checks.
+    ``tokens`` tokens, and for the request of max_model_len tokens that the engine requires.
 
     Raises:
         PinnError: If the weights do not fit, so that the server cannot have started.
@@ -101,8 +101,8 @@ def cache_ends(
 ) -> tuple[EngineSpec, EngineSpec]:
     """Return the engine settings with the upper and with the lower bound of the KV cache size.
 
-    Both caches have room for at least one request of ``tokens`` tokens. If the user gives the
-    cache's memory or blocks, the two bounds are equal.
+    Both caches have room for at least one request of ``tokens`` tokens. The two bounds are equal if
+    the user specifies the cache's memory or blocks.
     """
     engine = engine or DEFAULT_SETTINGS
     if engine.num_gpu_blocks_override is not None:
@@ -116,9 +116,9 @@ def cache_ends(
 def least_blocks(deployment: Deployment, layout: KvLayout) -> int:
     """Return the minimum number of KV cache blocks with which an engine starts.
 
-    vLLM needs the blocks of one request of max_model_len (``check_enough_kv_cache_memory``), which
-    is also assumed for TensorRT-LLM. SGLang starts with a single block, and rejects requests that
-    do not fit (``managers/tp_worker.py: max_req_len``, 0.4.9 to 0.5.23).
+    vLLM needs the blocks of one request of max_model_len tokens (``check_enough_kv_cache_memory``),
+    which is also assumed for TensorRT-LLM. SGLang starts with a single block, and rejects requests
+    that do not fit (``managers/tp_worker.py: max_req_len``, 0.4.9 to 0.5.23).
     """
     if deployment.serving.engine == SGLANG:
         return 1
@@ -130,7 +130,7 @@ def _blocks(layout: KvLayout, kv_bytes: float) -> int:
 
 
 def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStartError:
-    """Return the error for a cache that has fewer blocks than its engine needs to start."""
+    """Return the error for a cache with fewer blocks than its engine needs to start."""
     longest, size = max_model_len(deployment), deployment.recipe.block_tokens
     fitting = bisect_right(
         range(longest), layout.blocks, key=lambda tokens: start_blocks(deployment, layout, tokens)
@@ -175,21 +175,21 @@ def _left_bytes(deployment: Deployment, ledger: MemoryLedger) -> float:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Predicted KV cache of a replica, with bounds of the prediction.
+    """Predicted KV cache of a replica, with lower and upper bounds.
 
     Attributes:
-        kv_tokens: Tokens in the KV cache, as the engine logs them at start; None if the engine
-            does not start.
+        kv_tokens: Number of tokens in the KV cache, as logged by the engine at start; None if the
+            engine does not start.
         reason: Why the engine does not start, with the remedy; empty if it starts. To start,
-            weights, activations and the blocks of ``least_blocks`` have to fit.
+            weights, activations and ``least_blocks`` blocks must fit.
         fault: Why the engine does not start, or may not start at the lower bound, without the
             remedy.
         kv_bytes: Bytes of the KV cache on one GPU; None if weights leave no memory.
-        byte_ends: Lower and upper bound of ``kv_bytes``, from errors of predictions of logged
+        byte_ends: Lower and upper bound of ``kv_bytes``, from prediction errors on logged
             start-ups.
         token_ends: Tokens in the KV cache at the lower and the upper bound; None for a bound at
             which the engine does not start.
-        longest_requests: Number of requests of max_model_len tokens that fit at once.
+        longest_requests: Number of requests of max_model_len tokens that fit simultaneously.
         layout: Layout of the predicted KV cache; None if the engine does not start.
     """
 
@@ -220,13 +220,13 @@ class MemoryFit:
         return DOES_NOT_START if self.token_ends[1] is None else MAY_NOT_START
 
     def holds(self, batch: Batch, deployment: Deployment) -> bool:
-        """Return whether all requests of a batch fit into the predicted KV cache at once."""
+        """Return whether all requests of a batch fit in the predicted KV cache simultaneously."""
         layout = self.layout
         return layout is not None and batch_blocks(batch, deployment, layout) <= layout.blocks
 
 
 def batch_blocks(batch: Batch, deployment: Deployment, layout: KvLayout) -> int:
-    """Return the KV cache blocks of a batch's requests after its step, without shared prefixes."""
+    """Return the KV cache blocks of a batch's requests after its step, ignoring shared prefixes."""
     if deployment.model.bidirectional:  # an encoder has no KV cache
         return 0
     size = deployment.recipe.block_tokens
@@ -260,7 +260,7 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) ->
 
 
 def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
-    """Return the KV cache bytes per GPU that the user sets, directly or as blocks; else None."""
+    """Return the KV cache bytes per GPU set by the user, directly or as blocks; else None."""
     if engine.num_gpu_blocks_override is None:
         return engine.kv_cache_memory_bytes
     # Add half a block to the bytes, so that rounding cannot lose a block in the division into whole
@@ -269,10 +269,10 @@ def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
 
 
 def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int]:
-    """Return a function from usable blocks to KV cache tokens, as the engine's release logs them.
+    """Return a function from usable blocks to KV cache tokens, as logged by the engine's release.
 
-    Up to vLLM 0.20.0, the tokens are blocks / groups x tokens of the smallest block. From 0.20.1
-    on, they are the tokens of as many requests of max_model_len as fit
+    Up to vLLM 0.20.0, the number of tokens is blocks / groups x tokens of the smallest block. since
+    0.20.1, they are the tokens of as many requests of max_model_len as fit
     (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
     """
     if not deployment.recipe.counts_longest_requests:
@@ -291,10 +291,10 @@ def smallest_tensor_parallel_size(
 
     Args:
         deployment: Deployment that provides all other settings.
-        known: KV caches that were predicted before, by tensor-parallel size.
+        known: KV caches already predicted, by tensor-parallel size.
 
     Returns:
-        One of ``TENSOR_PARALLEL_SIZES``; None if the engine starts with none of them.
+        One of ``TENSOR_PARALLEL_SIZES``; None if the engine does not start with any of them.
     """
     for size in TENSOR_PARALLEL_SIZES:
         with suppress(PinnError):  # the tensor-parallel size may not divide the heads

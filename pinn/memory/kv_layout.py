@@ -38,12 +38,12 @@ class KvLayout:
 
     Attributes:
         block_bytes: Bytes of one block on one GPU.
-        blocks: Number of usable blocks, without vLLM's null block.
+        blocks: Number of usable blocks, excluding vLLM's null block.
         full_groups: Number of groups of layers that cache every token; 1 if all layers are alike.
         window_groups: Number of groups of layers that cache a window or a recurrent state.
         window_blocks: Blocks per request in one of these groups: the blocks of its window, and one
             more, since the window may begin inside a block. A recurrent state has one block, or two
-            if states of prefixes are kept. Further blocks for a long chunk of a prompt, which are
+            if states of prefixes are kept. Additional blocks for a long prompt chunk, which are
             freed after its step, are not modelled.
         window_share: Number of blocks in one of these groups that cover the tokens of one block of
             the full groups.
@@ -63,12 +63,12 @@ class KvLayout:
         return self.full_groups * blocks + self.window_groups * windowed
 
     def token_bytes(self, block_size: int) -> float:
-        """Return the KV cache bytes per token and GPU, over the layers that cache every token."""
+        """Return the KV cache bytes per token per GPU, over the layers that cache every token."""
         return self.block_bytes / block_size * self.full_groups
 
 
 def tokens_beyond(deployment: Deployment) -> int:
-    """Return the maximum tokens past a request's end that its blocks cover because of drafts.
+    """Return the maximum tokens beyond a request's end that its blocks cover because of drafts.
 
     At most two steps are in flight, and the draft model writes ahead of the second one.
     """
@@ -113,7 +113,7 @@ def _model_state_bytes(model: ModelSpec, tp: int) -> float:
 
 
 def state_layers(model: ModelSpec) -> list[tuple[int, LinearMixerSpec]]:
-    """Return (number of layers, sizes) of each type of layer with a recurrent state."""
+    """Return (number of layers, sizes) for each type of layer with a recurrent state."""
     mixers = [(group.count, group.attention) for group in model.layer_groups]
     return [(count, mixer) for count, mixer in mixers if isinstance(mixer, LinearMixerSpec)]
 
@@ -133,8 +133,8 @@ def _layout(
 
     With ``in_blocks``, recurrent states are stored in blocks. All groups have the same number of
     layers and share one pool of blocks. Layers have two types: full attention, or windows and
-    states. A group has as many layers as there are of the rarer type. If the other type has fewer
-    than ``most`` times as many layers, a group has as many as there are of that type.
+    states. A group has as many layers as the rarer type. If the other type has fewer than ``most``
+    times as many layers, a group has as many layers as that type.
     """
     kept = [(g, layer_kv_bytes(g, tp, each)) for g in model.layer_groups]
     own = sum(getattr(g.attention, "request_bytes", 0.0) * g.count for g in model.layer_groups)
@@ -167,12 +167,12 @@ def _layout(
 
 
 def cached_window(model: ModelSpec) -> int:
-    """Return the number of tokens in the widest window of all layers; 0 without windows."""
+    """Return the number of tokens in the widest window of all layers; 0 if there are no windows."""
     return max((mixer.window_tokens or 0 for mixer in cached_attention(model)), default=0)
 
 
 def window_block_tokens(deployment: Deployment) -> int:
-    """Return the number of tokens per block of layers with a window."""
+    """Return the number of tokens per block in layers with a window."""
     recipe = deployment.recipe
     wider, narrower = _pages(
         deployment.model, recipe.tensor_parallel_size, deployment.serving.engine == VLLM
@@ -187,7 +187,7 @@ def _pages(model: ModelSpec, tp: int, in_blocks: bool) -> tuple[int, int]:
 def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
     """Add the draft model's keys and values to the groups of full attention.
 
-    vLLM forms a separate group for the draft model, which takes as many bytes per token.
+    vLLM forms a separate group for the draft model, which uses the same number of bytes per token.
     """
     if deployment.draft is None:
         return layout
@@ -199,7 +199,7 @@ def _with_draft(layout: KvLayout, deployment: Deployment) -> KvLayout:
 
 
 def gpu_cache_tokens(deployment: Deployment) -> float:
-    """Return how many tokens' keys and values of one head and layer the L2 cache holds."""
+    """Return how many tokens' keys and values of one head and layer fit in the L2 cache."""
     mixers = (group.attention for group in deployment.model.layer_groups)
     widths = (cached_width(m, _A_GPU_A_HEAD) for m in mixers if isinstance(m, Attention))
     widest, each = int(max(widths, default=0)), deployment.kv_cache_precision.bytes_per_weight
@@ -208,7 +208,7 @@ def gpu_cache_tokens(deployment: Deployment) -> float:
 
 @dataclass(frozen=True)
 class CacheBytes:
-    """Bytes of the number format of cached keys and values.
+    """Size of the number format of cached keys and values.
 
     Attributes:
         element: Bytes per element.
@@ -225,7 +225,7 @@ class CacheBytes:
 
         For an fp8 cache, FlashMLA's kernels for sparse attention use the format ``fp8_ds_mla``. On
         data-center Blackwell, FlashInfer's kernels use plain fp8. SGLang runs FlashInfer's kernels
-        there, and vLLM prefers them from 0.17 on (vllm platforms/cuda.py: _get_backend_priorities,
+        there, and vLLM prefers them since 0.17 (vllm platforms/cuda.py: _get_backend_priorities,
         layers/attention/mla_attention.py; sglang 0.5.12 mem_cache/memory_pool.py:
         NSATokenToKVPool).
         """
@@ -236,7 +236,7 @@ class CacheBytes:
 
 
 def layer_kv_bytes(group: LayerGroup, tp: int, each: CacheBytes) -> float:
-    """Return the cached bytes per token, layer and GPU, including the indexer's key.
+    """Return the cached bytes per token per layer per GPU, including the indexer's key.
 
     A layer without keys, or with another layer's keys, has 0 bytes. Sparse latent attention in
     format ``fp8_ds_mla`` has 656 bytes: 512 of 8-bit elements, a float32 scale per 128 elements,

@@ -1,7 +1,7 @@
-"""Bytes of a GPU's memory by use, except the KV cache.
+"""Memory of a GPU by use, in bytes, excluding the KV cache.
 
 vLLM measures most entries at start (``vllm/v1/worker/gpu_worker.py: determine_available_memory``).
-Here, entries that follow from vLLM's source are computed, and all others are fitted to logged
+Here, entries that follow from vLLM's source code are computed, and all others are fitted to logged
 start-ups. ``scripts/score_memory.py`` compares predictions with logs.
 """
 
@@ -59,16 +59,16 @@ OTHER = "other"
 
 @dataclass(frozen=True)
 class Reserve:
-    """Bytes on one GPU that neither weights nor the KV cache use.
+    """Bytes on one GPU used by neither weights nor the KV cache.
 
     Attributes:
-        context: CUDA modules and workspaces of libraries.
+        context: CUDA modules and library workspaces.
         communication: Buffers of collective communication.
         forward: Peak memory of activations in a step of ``max_num_batched_tokens`` tokens.
         sampler: Peak memory of sampling for ``max_num_seqs`` requests. Only the maximum of
             ``sampler`` and ``forward`` counts.
-        graphs: CUDA graphs, if the release subtracts its estimate of them.
-        given: Total given by the user, which replaces all other fields.
+        graphs: CUDA graphs, if the release subtracts an estimate of their size.
+        given: Total specified by the user, which replaces all other fields.
     """
 
     context: float = 0.0
@@ -85,21 +85,21 @@ class Reserve:
 
     @property
     def peak(self) -> float:
-        """Return the peak bytes of activations: layers free theirs before sampling starts."""
+        """Return the peak bytes of activations; layers free theirs before sampling starts."""
         return max(self.forward, self.sampler)
 
 
 @dataclass(frozen=True)
 class MemoryLedger:
-    """Bytes of one GPU's memory, by use, without the KV cache.
+    """Bytes of one GPU's memory, by use, excluding the KV cache.
 
     Attributes:
         board: Total memory of the GPU, as nvidia-smi reports it.
         visible: Total memory that CUDA reports.
         share: Share of memory that the engine may use, 0 to 1.
-        share_of: Memory that ``share`` refers to: visible memory (``TOTAL``, vLLM), memory that is
+        share_of: Memory to which ``share`` refers: visible memory (``TOTAL``, vLLM), memory that is
             free before weights are loaded (``STATIC``, SGLang) or after (``FREE``, TensorRT-LLM).
-        weights: Weights of the model and its draft model, except weights offloaded to the host.
+        weights: Weights of the model and its draft model, except weights offloaded to host memory.
         lora: Slots that are allocated for LoRA adapters.
         reserve: All other memory, except the KV cache.
     """
@@ -125,7 +125,7 @@ class MemoryLedger:
 
     @property
     def usable_bytes(self) -> float:
-        """Return the bytes within the engine's memory share; for ``FREE``, all visible memory."""
+        """Return the bytes in the engine's memory share; for ``FREE``, all visible memory."""
         if self.share_of == STATIC:
             held = self.reserve.context + self.reserve.communication
             return (self.visible - held) * self.share
@@ -133,7 +133,7 @@ class MemoryLedger:
 
     @property
     def left_bytes(self) -> float:
-        """Return the bytes left for KV cache and recurrent states; negative if there are none."""
+        """Return the bytes left for KV cache and recurrent states; may be negative."""
         left = self.usable_bytes - self.weights - self.lora - self.reserved_bytes
         return left * self.share if self.share_of == FREE else left
 
@@ -178,7 +178,7 @@ def visible_bytes(gpu: GpuSpec) -> float:
 
 
 def reserve(deployment: Deployment) -> Reserve:
-    """Return the memory on one GPU that neither weights nor KV cache use."""
+    """Return the memory on one GPU used by neither weights nor the KV cache."""
     model, recipe = deployment.model, deployment.recipe
     context, buffers = _libraries(deployment)
     values = max(_values(group, deployment) for group in model.layer_groups)
@@ -228,7 +228,7 @@ def _graph_bytes(deployment: Deployment) -> float:
 
 
 def kinds_of(deployment: Deployment) -> tuple[str, ...]:
-    """Return a deployment's classes in ``memory_errors.csv``; the widest bounds count."""
+    """Return a deployment's classes in ``memory_errors.csv``; the widest bounds apply."""
     if deployment.serving.engine != VLLM:
         return (deployment.serving.engine,)
     model, mixers = deployment.model, [g.attention for g in deployment.model.layer_groups]
@@ -243,7 +243,7 @@ def kinds_of(deployment: Deployment) -> tuple[str, ...]:
 
 
 def half_share(deployment: Deployment) -> float:
-    """Return the half-width of the interval of KV memory, as a share of the visible memory.
+    """Return the half-width of the KV memory interval, as a share of visible memory.
 
     The half-width is the maximum error of predictions for logged start-ups of the deployment's
     type, but at least the P90 of all errors for vLLM's start-ups (``scripts/score_memory.py

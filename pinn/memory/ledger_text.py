@@ -90,7 +90,7 @@ def _ends(found: StartUp) -> str:
 
 
 def log_grid(found: StartUp) -> Grid:
-    """Return a table of the predicted lines of the engine's log, next to the lines in its log.
+    """Return a table of the log lines predicted for the engine, next to those in its log.
 
     Sources. vLLM: ``v1/worker/gpu_model_runner.py``, ``gpu_worker.py``,
     ``v1/core/kv_cache_utils.py``. SGLang: ``model_executor/model_runner.py``,
@@ -105,7 +105,7 @@ def log_grid(found: StartUp) -> Grid:
 
 
 def _lines(found: StartUp) -> Iterator[tuple[str, str]]:
-    """Yield each predicted log line, and the logged value of the same quantity."""
+    """Yield each predicted log line, with the logged value of the same quantity."""
     fit, log, engine = found.predicted, found.log or StartupLog(), found.deployment.serving.engine
     weights, kv_gib, tokens = found.ledger.weights / GIB, (fit.kv_bytes or 0) / GIB, fit.kv_tokens
     cache, held = _gib(log.kv_cache), "" if log.kv_tokens is None else f"{log.kv_tokens:,}"
@@ -146,7 +146,7 @@ def _sglang_sizes(found: StartUp, kv_gib: float) -> str:
 
 
 def _needed_gib(found: StartUp) -> float:
-    """Return the GiB per GPU that a request of max_model_len tokens needs."""
+    """Return the GiB per GPU needed by a request of max_model_len tokens."""
     layout = empty_layout(found.deployment)
     return least_blocks(found.deployment, layout) * layout.block_bytes / GIB
 

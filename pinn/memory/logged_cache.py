@@ -1,4 +1,4 @@
-"""Size of a simulated server's KV cache, from its start-up log."""
+"""KV cache size of a simulated server, from its start-up log."""
 
 from dataclasses import replace
 
@@ -16,9 +16,9 @@ from pinn.units import GIB
 def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> EngineSpec:
     """Return the engine settings with the size of the logged KV cache.
 
-    A logged number of blocks is used unchanged. If the log has none, the logged tokens determine
-    the blocks exactly if all layers cache every token. In all other cases, the logged memory
-    determines them, which is rounded to 0.01 GiB.
+    A logged number of blocks is used unchanged. If the log has none and all layers cache every
+    token, the logged tokens determine the blocks exactly. Otherwise, the blocks follow from the
+    logged memory, which is rounded to 0.01 GiB.
 
     Args:
         engine: Engine settings that do not set the KV cache's size.
@@ -26,8 +26,8 @@ def with_log(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> Eng
         log: Start-up log of this deployment.
 
     Raises:
-        PinnError: If the log is of another engine, of another number of GPUs or of a failed start,
-            if it does not state the cache's size, or if the settings already specify the size.
+        PinnError: If the log is from another engine, another number of GPUs or a failed start, if
+            it does not state the cache's size, or if the settings already specify the size.
     """
     _check(engine, deployment, log)
     layout = empty_layout(deployment)
@@ -78,7 +78,7 @@ def _check(engine: EngineSpec, deployment: Deployment, log: StartupLog) -> None:
 
 
 def _blocks_of_tokens(log: StartupLog, deployment: Deployment) -> int:
-    """Return the number of blocks for the logged tokens, as the logged release counts tokens."""
+    """Return the number of blocks for the logged tokens, as counted by the logged release."""
     layout, recipe = empty_layout(deployment), deployment.recipe
     tokens = log.kv_tokens or 0
     if not recipe.counts_longest_requests or deployment.serving.engine != VLLM:

@@ -1,4 +1,4 @@
-"""KV blocks of the longest request, on which vLLM's start and its logged concurrency depend."""
+"""KV blocks of the longest request, which determine vLLM's start and logged concurrency."""
 
 from pinn.engines.deployment import Deployment, cached_attention
 from pinn.memory.compressed_layout import CompressedLayout, compressed, compressed_layout
@@ -15,7 +15,7 @@ _SMALLEST = 4
 
 
 def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return the maximum blocks that a request of ``tokens`` tokens occupies during its prompt.
+    """Return the maximum number of blocks that a request of ``tokens`` tokens uses in prefill.
 
     For a windowed layer, blocks cover the window and the tokens of the batches in flight, but at
     most the request's tokens, plus one block because the window may begin inside a block
@@ -40,7 +40,7 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
 
 
 def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return a request's blocks as vLLM counts them to log cache tokens and concurrency."""
+    """Return a request's blocks, as counted by vLLM for logging cache tokens and concurrency."""
     packed = _compressed(deployment)
     if packed is None or deployment.recipe.scheduler.mixed_pages:
         return start_blocks(deployment, layout, tokens)
@@ -49,7 +49,7 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return layer groups and tokens per block for the cache size that vLLM to 0.20.0 logs."""
+    """Return layer groups and tokens per block for the cache size logged by vLLM up to 0.20.0."""
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST
@@ -65,7 +65,7 @@ def _compressed(deployment: Deployment) -> CompressedLayout | None:
 
 
 def _in_flight(deployment: Deployment) -> int:
-    """Return the maximum tokens of the steps in flight: of one step before 0.26, then of all.
+    """Return the maximum tokens of the steps in flight: of one step up to 0.25, of all later.
 
     Source: config/vllm.py: VllmConfig.max_in_flight_tokens.
     """

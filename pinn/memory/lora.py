@@ -1,4 +1,4 @@
-"""GPU memory of LoRA adapter slots, which vLLM allocates before it sizes the KV cache."""
+"""GPU memory of LoRA adapter slots, which vLLM allocates before sizing the KV cache."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Check whether a configuration's engine starts, and which single flags would make it start."""
+"""Check of whether a configuration's engine starts, and which single flags make it start."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -31,12 +31,12 @@ _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 @dataclass(frozen=True)
 class StartUp:
-    """Check whether a configuration's engine starts, with the use of its GPUs' memory.
+    """Check of whether a configuration's engine starts, with its GPU memory use.
 
     Attributes:
         deployment: Deployment of the configuration.
-        engine: Further engine settings, such as the size of the KV cache.
-        log: Start-up log of a server with this configuration; None without one.
+        engine: Other engine settings, such as the KV cache size.
+        log: Start-up log of a server with this configuration; None if there is none.
     """
 
     deployment: Deployment
@@ -99,7 +99,7 @@ class StartUp:
         - ``reason``: why the engine does not start, or may not start.
         - ``fits``: whether the engine starts with the predicted memory.
         - ``kv_tokens``: tokens of the KV cache, with the bounds ``kv_tokens_ends``.
-        - ``longest_requests``: number of requests of max_model_len that fit at once.
+        - ``longest_requests``: number of requests of max_model_len tokens that fit simultaneously.
         - ``smallest_tensor_parallel_size``: the smallest one with which the engine starts.
         - ``gib_per_gpu``: ``board``, ``visible`` to CUDA, ``usable`` by the engine, ``weights``,
           ``lora``, ``context``, ``communication``, ``activations``, ``graphs``. If weights leave
@@ -152,7 +152,7 @@ def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
             prediction.
 
     Raises:
-        PinnError: If the log is of another configuration, or of a start that failed.
+        PinnError: If the log is from another configuration or a failed start.
     """
     engine = DEFAULT_SETTINGS
     return StartUp(deployment, engine if log is None else with_log(engine, deployment, log), log)
@@ -162,7 +162,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
     """Check that a deployment's engine starts at the lower bound of KV memory.
 
     Raises:
-        PinnError: If the engine does not start; the message has the flags to change.
+        PinnError: If the engine does not start; the message includes the flags to change.
     """
     if engine.num_gpu_blocks_override is not None:
         return
@@ -173,7 +173,7 @@ def check_starts(deployment: Deployment, engine: EngineSpec) -> None:
 
 
 def _remedies(deployment: Deployment, engine: EngineSpec) -> Iterator[str]:
-    """Yield flags that each alone make the engine start, with the smallest sufficient change."""
+    """Yield flags that each make the engine start by themselves, with the smallest change."""
     recipe, serving = deployment.recipe, deployment.serving
 
     def starts(name: str, value: FlagValue) -> bool:

@@ -1,9 +1,9 @@
 """Patterns of the lines in which engines log GPU memory at start.
 
-Lines of the following releases are as in their source: vLLM 0.10.2, 0.11.0, 0.15.1, 0.20.0, 0.22.1,
-0.31.0 and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Lines of older vLLM
-releases and of TensorRT-LLM are as in published logs. ``GB`` means 2^30 bytes in all engines' logs
-(SGLang: ``GB = 1024 * 1024 * 1024`` in mem_cache/memory_pool.py).
+Lines of the following releases are taken from their source code: vLLM 0.10.2, 0.11.0, 0.15.1,
+0.20.0, 0.22.1, 0.31.0 and 0.33.0; SGLang 0.4.9.post6, 0.5.3.post1, 0.5.12, 0.5.19 and 0.5.23. Lines
+of older vLLM releases and of TensorRT-LLM are taken from published logs. ``GB`` means 2^30 bytes in
+all engines' logs (SGLang: ``GB = 1024 * 1024 * 1024`` in mem_cache/memory_pool.py).
 """
 
 import re
@@ -20,7 +20,7 @@ class Line:
 
     Attributes:
         engine: Engine that writes the line.
-        words: Text that every such line contains, searched first because that is fast.
+        words: Text contained in every such line, which is searched first for speed.
         pattern: Regular expression with a named group for each value.
     """
 
@@ -174,7 +174,7 @@ class Fact:
 
 
 def facts_of(line: str) -> Iterator[Fact]:
-    """Yield the values of GPU memory, and of related flags, in a log line."""
+    """Yield the values of GPU memory and related flags in a log line."""
     line = _COLOURS.sub("", line)
     rank = _RANK.search(line)
     process = "".join(filter(None, rank.groups())).strip() if rank else ""

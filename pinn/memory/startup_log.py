@@ -1,4 +1,4 @@
-"""Reading of the GPU memory that an engine logs at start."""
+"""Reader of the GPU memory that an engine logs at start."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -27,9 +27,9 @@ class StartFailure:
     """Reason why a server did not start.
 
     Attributes:
-        message: Text of the log, beginning with the reason.
-        max_model_len: Tokens of the longest request, for which the cache would have needed room.
-        needed: Bytes of the longest request's keys and values.
+        message: Log text, beginning with the reason.
+        max_model_len: Tokens of the longest request, which the cache must be able to hold.
+        needed: Bytes needed for the longest request's keys and values.
         available: Bytes that were available for the KV cache.
         longest_fitting: Tokens of the longest request that would have fitted.
     """
@@ -45,7 +45,7 @@ class StartFailure:
 class StartupLog:
     """Values in the log of one start: bytes on one GPU, None for values that are not logged.
 
-    If several ranks log a value, the minimum counts for the KV cache and free memory, and the
+    If several ranks log a value, the minimum is used for the KV cache and free memory, and the
     maximum for other values. The rank with the least memory determines the cache of all ranks
     (``vllm/v1/core/kv_cache_utils.py: get_kv_cache_configs`` uses the minimum number of blocks).
 
@@ -57,8 +57,8 @@ class StartupLog:
         memory_share: Share of GPU memory that the user requested, or that the engine logs.
         tensor_parallel_size: Tensor-parallel size that the user requested.
         weights: Memory used by loading the model and, if there is one, the draft model.
-        non_torch: Memory of CUDA and libraries, which PyTorch does not allocate.
-        activation_peak: Activations of the largest step. vLLM from 0.31 on logs them with its
+        non_torch: Memory of CUDA and libraries that PyTorch does not allocate.
+        activation_peak: Activations of the largest step. vLLM since 0.31 logs them with its
             estimate of graphs, which is subtracted here.
         graphs_estimated: CUDA graphs as estimated before capture.
         graphs_taken: CUDA graphs as measured after capture.
@@ -66,7 +66,7 @@ class StartupLog:
             share.
         kv_tokens: Tokens in the KV cache.
         blocks: Number of blocks of the cache, including the null block; None if not logged.
-        max_concurrency: Number of requests of ``max_model_len`` tokens that fit at once.
+        max_concurrency: Number of requests of ``max_model_len`` tokens that fit simultaneously.
         max_model_len: Maximum context of a request, in tokens.
         failure: Reason why the server did not start; None if it started.
     """
@@ -101,7 +101,7 @@ _ASKED = {"release", "memory_share", "tensor_parallel_size"}
 
 
 def read_startup_log(path: Path) -> StartupLog:
-    """Return the values that a server logged at start; the last start in the file counts.
+    """Return the values that a server logged at start, from the last start in the file.
 
     Raises:
         PinnError: If the file cannot be read, or has no line about memory.
@@ -147,7 +147,7 @@ def _lines(path: Path) -> Iterable[str]:
 
 
 def _log(facts: list[Fact], engines: Counter[str]) -> StartupLog:
-    """Return the logged values of one engine: the one to which most of the values belong."""
+    """Return the logged values of the engine to which most of the values belong."""
     told = Counter(fact.engine for fact in facts if fact.name not in _ASKED)
     known = told or Counter(fact.engine for fact in facts) or engines
     engine = known.most_common(1)[0][0] if known else ""

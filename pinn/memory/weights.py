@@ -1,4 +1,4 @@
-"""Bytes of weights on one GPU: padded for kernels, without weights offloaded to the host."""
+"""Bytes of weights on one GPU, padded for kernels, excluding weights offloaded to the host."""
 
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128
 
 
 def gpu_weight_bytes(deployment: Deployment) -> float:
-    """Return the bytes of weights on one GPU, without weights offloaded to the host."""
+    """Return the bytes of weights on one GPU, excluding weights offloaded to host memory."""
     recipe = deployment.recipe
     total = _model_weight_bytes(deployment.model.stored, *_sizes(deployment))
     total += _encoder_parameters(deployment) * ACTIVATION_BYTES
@@ -41,7 +41,7 @@ def _encoder_parameters(deployment: Deployment) -> float:
 
 
 def draft_weight_bytes(deployment: Deployment) -> float:
-    """Return the bytes of the draft model's weights on one GPU; 0 without a draft model."""
+    """Return the bytes of the draft model's weights on one GPU; 0 if there is no draft model."""
     draft = deployment.draft
     if draft is None:
         return 0.0
@@ -72,7 +72,7 @@ def _model_weight_bytes(
 ) -> float:
     """Return the total bytes of a model's weights on one GPU of every pipeline stage.
 
-    With ``shared_head``, output head and embedding are not counted.
+    With ``shared_head``, the output head and the embedding are not counted.
     """
     embedding = -(-model.vocab_size // tp) * model.hidden_size * ACTIVATION_BYTES
     matmuls = (*dense_matmuls(model, tp), *idle_matmuls(model, tp))

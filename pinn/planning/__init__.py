@@ -1,1 +1,1 @@
-"""Plans of servers for a load: candidates, their simulations, and the certainty of a plan."""
+"""Plans of servers for a load: candidates, their simulations, and the uncertainty of plans."""

@@ -28,10 +28,10 @@ _FULL_SHARE = 0.95
 
 
 def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
-    """Return each step part's share of the time of all steps, by name of the part.
+    """Return the share of total step time spent in each part of a step, by part name.
 
-    The time of matrix multiplications is split: the time for a single token is spent on reading
-    the weights once per step, and the rest on arithmetic.
+    The time of matrix multiplications is split: the time for a single token counts as reading the
+    weights once per step, the rest as arithmetic.
     """
     others = [f.part for f in STEP_FEATURES.values() if f.part != "gemm"]
     found = dict.fromkeys(["weights", "gemm_compute", *others], 0.0)
@@ -56,9 +56,9 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
 def limited_by(run: Run, latency: LinearLatency) -> str:
     """Return the bottleneck of a server, from a run slightly above its maximum rate.
 
-    If requests wait while nearly every block is in use, the bottleneck is KV memory. If requests
-    wait while the maximum number of requests runs, that limit is the bottleneck. Otherwise the
-    largest part of the engine's time is the bottleneck.
+    If requests wait while nearly every KV block is in use, the bottleneck is KV memory. If requests
+    wait while the maximum number of requests is running, that limit is the bottleneck. Otherwise
+    the largest part of the engine's time is the bottleneck.
     """
     recipe, steps = latency.deployment.recipe, run.steps
     weight = steps["duration_s"] / steps["duration_s"].sum()
@@ -77,7 +77,7 @@ def limited_by(run: Run, latency: LinearLatency) -> str:
 def _most_time(run: Run, latency: LinearLatency) -> str:
     """Return the type of work that takes the largest share of the engine's time.
 
-    Prefill compute is the time by which prompts lengthen steps.
+    Prefill compute is the additional step time caused by prompts.
     """
     steps = _some_steps(run)
     prompts = [f.name for f in fields(BatchSums) if "prefill_" in f.name]
@@ -130,7 +130,7 @@ def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
-    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all limits but TTFT."""
+    """Return a run's latencies with TTFT set to 0, and its ITLs, to check all other limits."""
     found = latencies_s(run)
     served = np.isfinite(found["e2e"])
     ttft = np.where(served, found["ttft"], 0.0)
@@ -139,7 +139,7 @@ def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:
 
 
 def gpu_time_shares(candidate: Candidate, run: Run) -> dict[str, float]:
-    """Return each step part's share of the busy GPU time of all servers, by name of the part."""
+    """Return the share of all servers' busy GPU time spent in each part of a step, by part name."""
     parts = candidate.parts(run)
     busy = [
         float(part.steps["duration_s"].sum()) * gpu_count(latency.deployment)

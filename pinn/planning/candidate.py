@@ -23,7 +23,7 @@ class Candidate:
     """Replica that could be rented.
 
     Attributes:
-        configuration: Model, GPU, format and flags in their canonical spelling; absent flags have
+        configuration: Model, GPU, format and flags in their canonical spelling; omitted flags have
             vLLM's defaults.
         latency: Latency model with the coefficients of the replica's deployment.
         engine: Engine settings of the replica's simulation.
@@ -52,14 +52,14 @@ class Candidate:
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Key shared by candidates that differ only in limits of the scheduler."""
+        """Key shared by candidates that differ only in scheduler limits."""
         return (hardware_label(self.deployment), self.source)
 
     @property
     def label(self) -> str:
         """Label such as ``H100-SXM TP 8 bf16, 8192 tokens, 256 requests``.
 
-        The label's tokens and requests are maximum numbers per step.
+        Tokens and requests in the label are the maximum numbers per step.
         """
         recipe = self.deployment.recipe
         return (
@@ -69,7 +69,7 @@ class Candidate:
 
     @property
     def prompt_latency(self) -> LinearLatency:
-        """Latency model of the servers that compute prompts; the replica's own without P/D."""
+        """Latency model of the servers that compute prompts; without P/D, that of the replica."""
         return self.latency
 
     def serve(

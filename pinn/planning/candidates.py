@@ -1,4 +1,4 @@
-"""Candidates of a plan: combinations of flags with which the engine starts and the load fits."""
+"""Candidates of a plan: combinations of flags with which the engine starts and serves the load."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,8 +44,8 @@ class SearchSpace:
         engine: Engine settings of all simulations.
         most_gpus: Maximum number of GPUs of one replica; None for no limit.
         engines: Engines to choose from.
-        sizes: Tensor-parallel sizes that the user gave; None stands for the size in ``shared`` or,
-            without one, the sizes in the file of candidates.
+        sizes: Tensor-parallel sizes that the user specified; None means the size in ``shared`` or,
+            if it has none, the sizes in the file of candidates.
         media: Images or audio clips of each request; None if requests have no media.
     """
 
@@ -109,7 +109,7 @@ def read_candidates_file(path: Path | None) -> CandidatesFile:
 
 
 def grid_configurations(space: SearchSpace, path: Path | None = None) -> list[dict[str, FlagValue]]:
-    """Return all sensible combinations of the file's flags; flags of the user are not varied."""
+    """Return all sensible combinations of the file's flags; the user's flags are not varied."""
     listed = read_candidates_file(path)
     axes = {name: values for name, values in listed.grid.items() if name not in space.given[0]}
     every = itertools.product(space.bases, space.engines, expand_grid(axes))
@@ -141,7 +141,7 @@ def _ranks(row: Values, name: str) -> int:
 
 
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
-    """Return whether a configuration's ranks fit one machine and the maximum number of GPUs.
+    """Return whether a configuration's ranks fit in one machine and the maximum number of GPUs.
 
     Expert parallelism also needs more than one rank.
     """
@@ -171,13 +171,14 @@ def find_candidates(
     Args:
         rows: Configurations; configurations of the coefficient files are added.
         space: Flags and settings of all candidates.
-        workload: Requests, each of which must fit an idle server.
+        workload: Requests, each of which must fit on an idle server.
         checkpoint: Checkpoint of the network that predicts coefficients.
         coefficient_files: Files that replace the network for their own deployments.
-        listed: Whether the user listed the rows, so that an impossible row is an error.
+        listed: Whether the user listed the configurations, so that an invalid one is an error.
 
     Raises:
-        PinnError: If a listed row is no valid deployment, or a file belongs to another model.
+        PinnError: If a listed configuration is not a valid deployment, or a file belongs to another
+            model.
     """
     files = {path: read_coefficient_set(path) for path in coefficient_files}
     rows = [*rows, *(dict(found.configuration()) | dict(space.shared) for found in files.values())]
@@ -203,14 +204,14 @@ def deployments_of(
     *,
     listed: bool = False,
 ) -> Iterator[tuple[Values, Deployment, str | None]]:
-    """Yield each row, its deployment, and the reason why the load cannot be served, if any.
+    """Yield each configuration, its deployment, and why it cannot serve the load, if it cannot.
 
     Args:
         rows: Configurations; invalid configurations are skipped unless they are listed.
         engine: Engine settings of the simulation.
         workload: Load whose longest request determines the context length.
-        served: Load of which each request must fit an idle server; ``workload`` by default.
-        listed: Whether the user listed the rows, so that an invalid row is an error.
+        served: Load whose requests must each fit on an idle server; ``workload`` by default.
+        listed: Whether the user listed the configurations, so that an invalid one is an error.
     """
     longest = int((workload.prompt_tokens + workload.generated_tokens).max())
     for row in rows:
@@ -241,7 +242,7 @@ def deployments_of(
 def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
     """Return the deployment of a configuration, and the error if the engine does not support it.
 
-    An unsupported deployment is only named in the plan; its times are never predicted.
+    An unsupported deployment is only listed in the plan; its times are not predicted.
     """
     try:
         return make_deployment(given), None
@@ -250,7 +251,7 @@ def _deployed(given: Values) -> tuple[Deployment, RefusedError | None]:
 
 
 def _context(longest: int, most: int) -> int:
-    """Return a context length that suffices for the longest request, in tokens, rounded up.
+    """Return a context length sufficient for the longest request, in tokens, rounded up.
 
     The result exceeds ``most``, the model's maximum, only if the request itself does.
     """

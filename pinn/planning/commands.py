@@ -1,4 +1,4 @@
-"""Commands that start the servers of a plan's row, and a command that reproduces its metrics.
+"""Commands that start the servers in a row of a plan, and a command that reproduces its metrics.
 
 The flags' names for each engine are in their declarations (``pinn.specs.serving``). A comment after
 the command lists settings that the engine's command cannot express.
@@ -61,13 +61,13 @@ def sglang_command(given: Values) -> str:
 
 
 def _as_format(form: str) -> list[str]:
-    """Return the options that set a number format; none if the checkpoint already has it."""
+    """Return the options that set a number format; empty if the checkpoint already has it."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
 
 
 def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
-    """Convert a flag to words of SGLang's command; None if SGLang has no such flag."""
+    """Convert a flag to arguments of SGLang's command; None if SGLang has no such flag."""
     if flag.name == "enable_chunked_prefill":
         return None if value else ["--chunked-prefill-size", "-1"]
     if flag.name in _words_of(SGLANG) or (
@@ -86,8 +86,8 @@ def _words_of(engine: str) -> dict[str, str]:
     """Return an engine's option for each field whose declaration does not name the option.
 
     Fields with an empty option are not part of the command: the program to run, facts about the
-    server, or the simulator's settings. For vLLM, the words are parts of its compilation config,
-    which its parser accepts one by one (``vllm/utils/argparse_utils.py:
+    server, or simulator settings. For vLLM, the options are parts of its compilation config, which
+    its parser accepts individually (``vllm/utils/argparse_utils.py:
     FlexibleArgumentParser.parse_args``). For TensorRT-LLM, they are options of
     ``tensorrt_llm/commands/serve.py``, or, without dashes, keys of
     ``tensorrt_llm/llmapi/llm_args.py`` for its ``--extra_llm_api_options`` file.
@@ -101,7 +101,7 @@ def _is_reverse(flag: Flag, engine: str) -> bool:
 
 
 def trtllm_command(given: Values) -> str:
-    """Return ``trtllm-serve ...`` for bash, which passes the file of options through a pipe."""
+    """Return ``trtllm-serve ...`` for bash, which passes the options file through a pipe."""
     words = ["trtllm-serve", repository(str(given["model"])), "--backend", "pytorch"]
     extra: dict[str, object] = {}
     sections: dict[str, dict[str, object]] = {}
@@ -172,7 +172,7 @@ def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
 
 
 def vllm_words(given: Values) -> list[str]:
-    """Return a configuration as words of vLLM's command line.
+    """Return a configuration as vLLM command-line arguments.
 
     Args:
         given: Fields of ``ServingSpec`` and ``EngineSpec``, and ``precision``. Fields without a
@@ -197,14 +197,14 @@ def vllm_words(given: Values) -> list[str]:
 def simulate_command(
     candidate: Candidate, load: Sequence[str], rate_per_s: float, replicas: int, router: str | None
 ) -> str:
-    """Return the ``pinn simulate`` command of all replicas at a rate, with the router if given.
+    """Return the ``pinn simulate`` command for all replicas at a rate, with the router if given.
 
     Args:
         candidate: Candidate whose replicas are simulated.
-        load: Words of the command that describe the load.
-        rate_per_s: Requests per second to all replicas together.
+        load: Command-line arguments that describe the load.
+        rate_per_s: Total request rate of all replicas, in requests per second.
         replicas: Number of replicas.
-        router: Rule of the router; None without a router.
+        router: Routing policy; None if there is no router.
     """
     row, engine = candidate.configuration, _given(candidate.engine)
     engine |= {} if router is None else {"router": router}

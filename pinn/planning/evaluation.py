@@ -1,4 +1,4 @@
-"""Evaluation of candidates on the whole load: number of replicas, metrics, and their certainty."""
+"""Evaluation of candidates on the full load: number of replicas, metrics, uncertainty."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -36,10 +36,10 @@ _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
 
 @dataclass(frozen=True)
 class SizedFleet:
-    """Fleet with the minimum number of replicas of a candidate that meets the SLO.
+    """Smallest fleet of a candidate's replicas that meets the SLO.
 
     Attributes:
-        place: Index of the candidate among the candidates that the screening kept.
+        place: Index of the candidate among those that screening kept.
         rate: Maximum request rate of one replica within the SLO.
         size: Number of replicas, and their joint simulations.
     """
@@ -51,11 +51,11 @@ class SizedFleet:
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Candidate without a fleet that meets the SLO and the limit on GPUs.
+    """Candidate for which no fleet meets both the SLO and the GPU limit.
 
     Attributes:
         label: Label of the candidate.
-        reason: Reason why the candidate has no such fleet.
+        reason: Reason why there is no such fleet.
         gpus: Number of GPUs of a fleet that meets the SLO; infinite if no fleet does.
     """
 
@@ -92,20 +92,20 @@ def size_fleet(
 ) -> SizingResult:
     """Size a fleet of the candidate with the highest maximum rate per replica.
 
-    Other candidates that may need fewer replicas are sized as well: the candidate with the highest
-    rate per replica does not always need the fewest replicas for the requested rate.
+    Other candidates that may need fewer replicas are also sized, because the candidate with the
+    highest rate per replica does not always need the fewest replicas for the requested rate.
 
     Args:
-        kept: Candidates that differ only in limits of the scheduler, each with its screened maximum
-            rate per replica in requests/s.
+        kept: Candidates that differ only in scheduler limits, each with its screened maximum rate
+            per replica in requests/s.
         problem: Load and SLO.
-        budget: Time budget. When it is used up, the first fleet found is returned without a
-            comparison to other candidates or seeds, and its maximum rate is from a single
+        budget: Time budget. When it is exhausted, the first fleet found is returned without a
+            comparison to other candidates or seeds, and its maximum rate comes from a single
             bisection.
-        in_any_case: Whether to size the first fleet even if the time is used up.
+        in_any_case: Whether to size the first fleet even if time runs out.
 
     Raises:
-        OutOfTimeError: If the time is used up before a fleet is found, except with ``in_any_case``.
+        OutOfTimeError: If time runs out before a fleet is found, except with ``in_any_case``.
     """
     load, slo = problem.replica_load(), problem.slo
     timed = [Trials(candidate, load, slo, budget=budget) for candidate, _ in kept]
@@ -153,8 +153,8 @@ def _fastest(
     """Return the index and maximum rate of the fastest candidate; index 0 if no rate passes.
 
     Args:
-        needed: Simulations of each candidate, up to the first one that meets the SLO.
-        timed: Simulations of each candidate within the time budget, after that.
+        needed: Simulations of each candidate, until the first one that meets the SLO.
+        timed: Simulations of each candidate after that, within the time budget.
         guesses: Screened maximum rate of each candidate in requests/s.
     """
     best, rate = 0, HighestRate(0.0, None)
@@ -178,10 +178,10 @@ def _highest(trials: Trials, guess: float) -> HighestRate:
 
 
 def _settled(trials: Trials, rate: HighestRate) -> HighestRate:
-    """Return a replica's confirmed maximum rate, or else the most consistent threshold.
+    """Return a replica's confirmed maximum rate, or else the rate most consistent with all runs.
 
-    A rate is confirmed if all tried rates below it pass and all tried rates above it fail. The best
-    threshold is the one that is most consistent with a grid of rates.
+    A rate is confirmed if all simulated rates below it meet the SLO and all above it miss it.
+    Otherwise the result is the threshold most consistent with the results on a grid of rates.
     """
     if rate_search.is_clear(trials.excess, rate.per_s, rate.fails_per_s):
         return rate
@@ -223,7 +223,7 @@ def _sized(
 
 
 def _too_few(candidate: Candidate, rate: HighestRate, problem: PlanningProblem) -> Infeasible:
-    """Return the reason why no tried number of replicas sustains the requested rate."""
+    """Return the reason why no simulated number of replicas sustains the requested rate."""
     asked, each = problem.sized_rate_per_s or 0.0, rate.per_s
     most = fleet.most_replicas(candidate, each, problem)
     alone = f"one replica meets the SLO up to {number(each)} requests/s"
@@ -251,11 +251,11 @@ def _no_fewer(label: str, best: SizedFleet, problem: PlanningProblem) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a plan, with the effort that it took.
+    """Row of a plan, with the number of simulations that it took.
 
     Attributes:
         choice: Configuration and fleet with their metrics.
-        simulations: Number of simulations that computed the row.
+        simulations: Number of simulations run to compute the row.
     """
 
     choice: Choice
@@ -263,7 +263,7 @@ class Row:
 
     @property
     def is_partial(self) -> bool:
-        """Return whether time ran out before the row's certainty was estimated."""
+        """Return whether time ran out before the row's uncertainty was estimated."""
         return self.choice.is_partial
 
 
@@ -278,17 +278,18 @@ def examine(
     """Return the row of a plan for a fleet, with all its metrics.
 
     Args:
-        candidate: Candidate of which the fleet has replicas.
+        candidate: Candidate whose replicas form the fleet.
         sized: Fleet of the candidate's replicas.
         problem: Load and SLO.
-        budget: Time budget. When it is used up, the remaining estimates of certainty (intervals,
-            probability, other seeds) are skipped and the row is partial. If it is used up at the
-            beginning, one replica is simulated only at its share of the rate and above its maximum.
-        in_any_case: Whether to return a row even if the time is used up.
+        budget: Time budget. When it is exhausted, the remaining uncertainty estimates (intervals,
+            probability, other seeds) are skipped and the row is partial. If it is exhausted from
+            the start, one replica is simulated only at its share of the rate and above its maximum
+            rate.
+        in_any_case: Whether to return a row even if time runs out.
 
     Raises:
-        OutOfTimeError: If the time is used up before a row is complete except for its certainty,
-            except with ``in_any_case``.
+        OutOfTimeError: If time runs out before a row is complete except for its uncertainty, except
+            with ``in_any_case``.
     """
     rate, size = sized.rate, sized.size
     timed = Trials(candidate, problem.replica_load(), problem.slo, budget=budget)
@@ -352,9 +353,9 @@ def examine(
 def _per_million(
     cost_per_hour: float | None, rate_per_s: float, tokens: Int[np.ndarray, " requests"]
 ) -> float | None:
-    """Return the cost of all GPUs per million tokens at a request rate; None without a price.
+    """Return the cost of all GPUs per million tokens at a request rate; None if no price is known.
 
-    The result is None, too, at a rate of 0.
+    At a rate of 0, the result is also None.
     """
     per_hour = 3600 * rate_per_s * float(tokens.mean())
     return None if cost_per_hour is None or per_hour == 0 else 1e6 * cost_per_hour / per_hour
@@ -362,14 +363,15 @@ def _per_million(
 
 @dataclass(frozen=True)
 class _Certainty:
-    """Certainty of a plan's row: intervals, seeds, and the probability of meeting the SLO.
+    """Uncertainty of a plan's row: intervals, seeds, and the probability of meeting the SLO.
 
     Attributes:
         together: Maximum rate of all replicas together, with its prediction interval.
-        seeds_per_s: Maximum rates of one replica with several seeds of the load, in requests/s.
+        seeds_per_s: Maximum rate of one replica for each of several seeds of the load, in
+            requests/s.
         chance: Probability of meeting the SLO.
-        safe: Whether the SLO is met even with all times at the upper end of their intervals.
-        at_interval_ends: Metrics of all replicas with all times at the upper and at the lower end
+        safe: Whether the SLO is met even if all times are at the upper bound of their intervals.
+        at_interval_ends: Metrics of all replicas with all times at the upper and at the lower bound
             of their intervals.
         is_unknown: Whether time ran out before all other fields were estimated.
     """
@@ -383,13 +385,13 @@ class _Certainty:
 
 
 def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
-    """Return a lower bound of the fleet's maximum rate: the rate that it was sized for."""
+    """Return a lower bound of the fleet's maximum rate: the rate for which it was sized."""
     many = sized_per_s is not None and sized.size.replicas > 1
     return HighestRate(sized_per_s, None) if many and sized_per_s else sized.rate
 
 
 def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _Certainty:
-    """Estimate the certainty of a plan's row by further simulations, until time is used up.
+    """Estimate the uncertainty of a plan's row by additional simulations, until time runs out.
 
     The probability of meeting the SLO is estimated first.
 
@@ -424,7 +426,7 @@ def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _
 
 
 def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple[list[Point], Run]:
-    """Return metrics at rising shares of the maximum rate, and the last run.
+    """Return metrics at increasing fractions of the maximum rate, and the last run.
 
     The last run is above the maximum rate and misses the SLO.
     """
@@ -436,7 +438,7 @@ def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple
 
 
 def _fails_first(beyond: Point) -> str:
-    """Return the SLO limit that a run above the maximum rate exceeds most, as text.
+    """Return the SLO limit that a run above the maximum rate exceeds most, as a string.
 
     A limit whose excess is unknown counts as exceeded most.
     """

@@ -1,4 +1,4 @@
-"""Fleets of replicas: their number for a requested rate, joint maximum rate, and certainty."""
+"""Fleets of replicas: size for a requested rate, joint maximum rate, and uncertainty."""
 
 import math
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class PredictionInterval:
     """Interval of predicted times, and the distribution of prediction errors.
 
     Attributes:
-        bad: Prediction errors that put all times at the upper end of their intervals.
+        bad: Prediction errors for which all times are at the upper bound of their intervals.
         level: Nominal coverage of the interval, such as 0.9.
         law: Distribution of prediction errors, in half-widths of the interval.
     """
@@ -52,7 +52,7 @@ class PredictionInterval:
     law: ErrorLaw
 
     def at(self, half_widths: float) -> ErrorScenario:
-        """Return prediction errors of ``half_widths`` half-widths; 1 means times at upper ends."""
+        """Return prediction errors of ``half_widths`` half-widths; 1 puts times at upper bounds."""
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
@@ -67,7 +67,7 @@ def prediction_interval(checkpoint: Path, *deployments: Deployment) -> Predictio
     """Return the interval of predicted times; None if the checkpoint has no intervals.
 
     Args:
-        checkpoint: Checkpoint of the prediction.
+        checkpoint: Checkpoint that makes the predictions.
         deployments: Predicted deployments; with several, the widest interval of any applies to all.
     """
     try:
@@ -90,8 +90,8 @@ class FleetSize:
 
     Attributes:
         replicas: Number of replicas.
-        fleets: Run of these replicas at the requested rate, behind the router; empty without a
-            requested rate.
+        fleets: Run of these replicas at the requested rate, behind the router; empty if no rate is
+            requested.
     """
 
     replicas: int
@@ -99,7 +99,7 @@ class FleetSize:
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load ends before servers are as full as under a lasting load."""
+        """Whether the load ends before servers are as heavily loaded as under a sustained load."""
         return any(fleet.point.is_burst for fleet in self.fleets)
 
 
@@ -109,11 +109,11 @@ def fewest_replicas(
     """Return the minimum number of replicas that sustain the requested rate, by bisection.
 
     The rate includes the headroom. The first guess of the number follows from ``rate_per_s``, the
-    maximum rate of one replica. None is returned if a few replicas more than guessed, or the most
-    within the limit on GPUs, miss the SLO, too. A run that ends before servers are full does not
-    prove that fewer replicas suffice. Without headroom, the fleet must also meet the SLO with other
-    seeds of the load, unless ``budget`` is used up. With headroom, its maximum rate must be at
-    least the rate with headroom.
+    maximum rate of one replica. None is returned if a few more replicas than guessed, or the
+    maximum within the GPU limit, also miss the SLO. A run that ends before servers are fully loaded
+    does not prove that fewer replicas suffice. Without headroom, the fleet must also meet the SLO
+    with other seeds of the load, unless ``budget`` is exhausted. With headroom, its maximum rate
+    must be at least the rate with headroom.
     """
     asked, least = problem.sized_rate_per_s, problem.least_replicas
     if asked is None:
@@ -146,7 +146,7 @@ def fewest_replicas(
 
 
 def most_replicas(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> int:
-    """Return the maximum number of replicas that :func:`fewest_replicas` tries at first."""
+    """Return the maximum number of replicas that :func:`fewest_replicas` tries first."""
     guess = math.ceil((problem.sized_rate_per_s or 0.0) / rate_per_s - 1e-9)
     most = _most_replicas(max(guess, problem.least_replicas))
     return int(min(most, _replicas_within(candidate, problem)))
@@ -162,8 +162,8 @@ def with_probability(
 ) -> FleetSize | None:
     """Add replicas to a fleet until it meets the SLO with the requested probability.
 
-    The fleet is returned unchanged if no probability is requested, and for candidates and loads
-    without one. None is returned if no number of replicas within the limits reaches it.
+    The fleet is returned unchanged if no probability is requested or none can be computed. None is
+    returned if no number of replicas within the limits reaches the probability.
     """
     interval = None
     if problem.min_probability is not None and not found.is_burst:
@@ -201,8 +201,9 @@ def _with_rate(
 ) -> FleetSize:
     """Add replicas to a fleet until its maximum rate reaches the requested rate with headroom.
 
-    This can be necessary because a search for the maximum rate simulates other requests than a run
-    at the requested rate. If a few more replicas do not help, the fleet is returned unchanged.
+    This can be necessary because the search for the maximum rate simulates different requests than
+    a run at the requested rate. If a few more replicas do not help, the fleet is returned
+    unchanged.
 
     Args:
         found: Fleet that meets the SLO at the requested rate, with headroom.
@@ -267,7 +268,7 @@ def fleet_rate(
         size: Fleet to simulate.
         trials: Simulations of one replica.
         one: Maximum rate of one replica.
-        interval: Interval of the prediction; None without an interval.
+        interval: Interval of the prediction; None if there is no interval.
         problem: Load, rate and SLO.
     """
     asked, replicas = problem.sized_rate_per_s, size.replicas
@@ -289,8 +290,8 @@ def _highest_of_all(
 ) -> HighestRate:
     """Return the fleet's maximum rate by bisection.
 
-    If the requested rate lies between the highest passing and the lowest failing rate, it is tried
-    as well.
+    If the requested rate lies between the highest passing and the lowest failing rate, it is also
+    simulated.
     """
     router = router_of(trials.candidate, size.replicas)
     excess = partial(trials.excess, replicas=size.replicas, router=router)
@@ -303,10 +304,11 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether times at upper ends meet it.
+    """Return the probability of meeting the SLO, and whether it is met at the upper bounds.
 
     The probability is the share of equally likely prediction errors with which the SLO is met. The
-    share is found by bisection over the sorted errors. Upper ends are those of the intervals.
+    share is found by bisection over the sorted errors. The upper bounds are those of the prediction
+    intervals.
     """
     router = router_of(trials.candidate, size.replicas)
 
@@ -323,9 +325,9 @@ def chance_to_hold(
 def at_interval_ends(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[Point, Point] | None:
-    """Return the fleet's metrics at the requested rate with all times at both ends of the interval.
+    """Return the fleet's metrics at the requested rate, at both bounds of the times' interval.
 
-    The first end has the longer times. None is returned without a requested rate.
+    The upper bound comes first. None is returned if no rate is requested.
     """
     if problem.rate_per_s is None:
         return None
@@ -341,9 +343,9 @@ def at_interval_ends(
 
 
 def router_of(candidate: Candidate, replicas: int) -> str:
-    """Return the rule by which requests are routed to the replicas.
+    """Return the policy for routing requests to the replicas.
 
-    For a single replica, it is the rule of the engine's own load balancer over data-parallel ranks.
+    For a single replica, it is the policy of the engine's load balancer over data-parallel ranks.
     """
     engine = candidate.engine
     if replicas > 1:
@@ -352,7 +354,7 @@ def router_of(candidate: Candidate, replicas: int) -> str:
 
 
 def many(replicas: int, candidate: Candidate) -> str:
-    """Return a number of replicas as text, with the router of several replicas."""
+    """Return a number of replicas as a string; for several replicas, with the router."""
     behind = f" behind --router {router_of(candidate, replicas)}" if replicas > 1 else ""
     return f"{amount(replicas, 'replica')}{behind}"
 
@@ -360,8 +362,8 @@ def many(replicas: int, candidate: Candidate) -> str:
 def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list[Fleet]:
     """Return, as a list, the fleet's metrics behind a random router (a Kubernetes Service).
 
-    The plan shows them for comparison. The list is empty without a rate, for a single replica, if
-    the plan's own router is random, and if the replicas are too many to simulate.
+    The plan shows them for comparison. The list is empty if there is no rate or only one replica,
+    if the plan's own router is random, or if there are too many replicas to simulate.
     """
     asked = problem.rate_per_s
     if asked is None or size.replicas == 1 or not size.fleets or size.fleets[-1].routing == RANDOM:
@@ -373,7 +375,7 @@ def by_chance(size: FleetSize, trials: Trials, problem: PlanningProblem) -> list
 
 
 def with_headroom(size: FleetSize, trials: Trials, problem: PlanningProblem) -> Point | None:
-    """Return the fleet's metrics at the requested rate plus headroom; None without headroom."""
+    """Return the fleet's metrics at the requested rate plus headroom; None if there is none."""
     sized = problem.sized_rate_per_s
     if not problem.headroom or sized is None:
         return None

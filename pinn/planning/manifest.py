@@ -1,4 +1,4 @@
-"""Kubernetes objects that start a row of a plan, and a volume for model files.
+"""Kubernetes objects that start the servers in a row of a plan, and a volume for model files.
 
 A replica within one machine is a pod of a ``Deployment``. A replica across machines is a group of a
 ``LeaderWorkerSet`` (sigs.k8s.io/lws), which gives its pods ``LWS_LEADER_ADDRESS`` and
@@ -58,15 +58,15 @@ class _Server:
 
     Attributes:
         name: Name of the Kubernetes objects.
-        command: Words of the command that starts a server.
+        command: Arguments of the command that starts a server.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         image: Container image.
         gpu: Name of the GPU.
         gpus: Number of GPUs per server.
         machines: Number of machines per server.
         count: Number of servers.
-        claim: Name of the volume claim of the model's files.
-        router: Rule by which requests have to be routed to the servers; empty for one server.
+        claim: Name of the volume claim for the model's files.
+        router: Policy for routing requests to the servers; empty for one server.
     """
 
     name: str
@@ -110,7 +110,7 @@ def manifest(plan: Plan, row: int = 1) -> str:
 
 
 def deployed(plan: Plan, row: int) -> str:
-    """Return a sentence on the row that a manifest deploys, and whether the plan is complete."""
+    """Return a sentence about the row that a manifest deploys, and whether the plan is complete."""
     choice = plan.choices[row - 1]
     which = "recommended" if row == 1 else "not the recommended row"
     state = "provisional" if plan.stopped else "complete"
@@ -166,7 +166,7 @@ def _cost_and_chance(choice: Choice) -> str:
 
 
 def _servers(plan: Plan, choice: Choice) -> list[_Server]:
-    """Return the servers of a row; with disaggregated P/D the servers of both roles."""
+    """Return the servers of a row; with disaggregated P/D, the servers of both roles."""
     base = _name(plan.ask.model)
     release = served_release(choice.engine, str(choice.flags.get("engine_version") or ""))
     image = _IMAGES[choice.engine].format(release)
@@ -193,7 +193,7 @@ def _name(model: str) -> str:
 
 
 def _words(engine: str, line: str) -> list[str]:
-    """Return the words of a start command, with options to listen on all network interfaces."""
+    """Return the arguments of a start command, with options to listen on all network interfaces."""
     if engine == TRTLLM:  # bash passes the options file through a pipe
         command = line.partition("  # ")[0].replace("trtllm-serve ", "exec trtllm-serve ", 1)
         return ["bash", "-c", f"{command} --host 0.0.0.0"]
@@ -229,7 +229,7 @@ def _objects(server: _Server) -> list[_Object]:
 
 
 def _budgets(server: _Server, labels: _Object) -> list[_Object]:
-    """Return a disruption budget of one evicted pod at a time, as a list; [] for one server."""
+    """Return a disruption budget that evicts one pod at a time, as a list; [] for one server."""
     if server.count == 1:
         return []
     spec: _Object = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
@@ -237,7 +237,7 @@ def _budgets(server: _Server, labels: _Object) -> list[_Object]:
 
 
 def _files(servers: Sequence[_Server], choice: Choice) -> _Object:
-    """Return the claim of a volume that keeps the model's files for all pods."""
+    """Return the claim for a volume that stores the model's files for all pods."""
     several = sum(server.pods for server in servers) > 1
     size = math.ceil(_FILES_SHARE * choice.weights_gib)
     return _described("v1", "PersistentVolumeClaim", servers[0].claim, {
@@ -269,9 +269,9 @@ def _pod(server: _Server, command: list[str], labels: _Object, *, serves: bool =
 
     Args:
         server: Server to which the machine belongs.
-        command: Words of the command that the pod runs.
+        command: Arguments of the command that the pod runs.
         labels: Labels of the pod.
-        serves: Whether the pod answers HTTP requests, so that it can be probed.
+        serves: Whether the pod serves HTTP requests, so that it can be probed.
     """
     per_pod = server.gpus // server.machines
     probe: _Object = {"httpGet": {"path": _HEALTH, "port": "http"}, "periodSeconds": _PROBE_S,

@@ -1,6 +1,6 @@
 """Plan as a self-contained HTML page, and its plots as PNG files.
 
-Colours also differ in lightness. Markers, dashes and hatches distinguish series without colour.
+Colours also differ in lightness; markers, dashes and hatches distinguish series without colour.
 """
 
 import base64
@@ -50,7 +50,7 @@ _OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
 
 
 def frontier_figure(plan: Plan) -> Figure:
-    """Plot output tokens/s per GPU against the tokens/s that one user sees (1 / mean TPOT)."""
+    """Plot output tokens/s per GPU against tokens/s per user (1 / mean TPOT)."""
     figure, axes = new_figure(4.6)
     ax = axes[0, 0]
     gpus = list(dict.fromkeys([*plan.ask.gpus, *(p.gpu for p in plan.frontier)]))
@@ -89,7 +89,7 @@ def _mark(ax: Axes, point: Point, rank: int, beside: tuple[int, int]) -> None:
 
 
 def percentile_figure(plan: Plan) -> Figure:
-    """Plot, for each metric in the SLO, percentiles over the request rate of one replica."""
+    """Plot percentiles of each metric in the SLO against the request rate of one replica."""
     choices = plan.choices[:SHOWN]
     limits = parse_slo(plan.ask.slo).each if plan.ask.slo else []
     metrics = list(dict.fromkeys(metric for metric, _, _ in limits)) or ["ttft", "tpot"]
@@ -136,7 +136,7 @@ def _percentiles(ax: Axes, choice: Choice, metric: str, slo: str) -> None:
 
 
 def step_time_figure(plan: Plan) -> Figure:
-    """Plot each step part's share of the engine's time, with one bar per row of the plan."""
+    """Plot the share of the engine's time by part of a step, with one bar per row of the plan."""
     choices = plan.choices[:SHOWN]
     fills = dict(zip(shown_parts(choices), cycle(_FILLS), strict=False))
     figure, axes = new_figure(1.3 + 0.55 * len(choices))
@@ -167,13 +167,13 @@ def _stack(ax: Axes, y: int, choice: Choice, fills: Mapping[str, tuple[str, str]
 
 
 def shown_parts(choices: Sequence[Choice]) -> list[str]:
-    """Return the step parts that take time in at least one row of the plan."""
+    """Return the parts of a step that take time in at least one row of the plan."""
     names = dict.fromkeys(name for choice in choices for name in choice.step_time)
     return [name for name in names if any(choice.step_time.get(name, 0) > 0 for choice in choices)]
 
 
 def write_page(plan: Plan, folder: Path) -> Path:
-    """Write ``plan.html``, which needs no other file, and its plots as PNG files.
+    """Write ``plan.html``, which is self-contained, and its plots as PNG files.
 
     Args:
         plan: Plan to show.

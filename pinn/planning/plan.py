@@ -1,8 +1,8 @@
-"""Request for a plan, and finished plan with ranked rows and rejected candidates.
+"""Request for a plan, and the finished plan with ranked rows and rejected candidates.
 
 Times are in seconds and rates in requests per second. None means that a value does not exist, such
-as a cost without prices, or an upper end without a bound. The fields of :class:`Plan` are
-the keys of ``plan.json``.
+as a cost without prices, or the upper bound of an unbounded interval. The fields of :class:`Plan`
+are the keys of ``plan.json``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -148,7 +148,7 @@ class AskedRate:
 
 @dataclass(frozen=True)
 class PlanSummary(AskedRate):
-    """Summary of the request that a plan answers.
+    """Summary of the request for a plan.
 
     Attributes:
         model: Name of the model.
@@ -158,17 +158,17 @@ class PlanSummary(AskedRate):
         output_tokens: Mean output tokens of a request.
         longest_tokens: Prompt and output tokens of the longest request.
         rate_per_s: Mean rate to serve; None if only the frontier is requested.
-        slo: Limits as the user wrote them; empty without limits.
+        slo: Limits as the user wrote them; empty if there are no limits.
         limits: One sentence for each limit.
         gpus: Names of the GPUs that may be rented.
         max_gpus: Maximum number of GPUs; None for no limit.
         headroom: Share by which the load may exceed ``rate_per_s``.
-        prices_per_gpu_hour: Price by GPU, in the user's currency; empty without prices.
-        purchases: Formula of the price per hour from the purchase price, by owned GPU.
-        notices: Notices on the engine's releases.
+        prices_per_gpu_hour: Price by GPU, in the user's currency; empty if there are no prices.
+        purchases: Formula for the hourly price from the purchase price, by owned GPU.
+        notices: Notices about the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
         least_replicas: Minimum number of replicas that the user requested.
-        min_probability: Minimum probability of meeting the SLO that the user requested, a share of
+        min_probability: Minimum probability of meeting the SLO that the user requested, from 0 to
             1; None for any.
     """
 
@@ -200,14 +200,15 @@ class Point:
         rate_per_s: Mean rate of the sent requests.
         requests: Number of requests sent.
         holds: Whether every limit is met.
-        met_share: Share of the requests that meet the limits on each request (goodput); without
-            such limits, share of the requests that were served.
-        latency_s: Latency in seconds, by metric and then by statistic; None if nothing was served.
+        met_share: Share of requests that meet the limits on each request (goodput); without such
+            limits, share of requests that were served.
+        latency_s: Latency in seconds, by metric and then by statistic; None if no request was
+            served.
         output_tokens_per_s: Output tokens per second.
         output_tokens_per_gpu_s: Output tokens per second per GPU.
         user_tokens_per_s: Tokens per second that a user sees, 1 / mean TPOT; None without TPOT.
         limits: Value of each requested limit, and whether the limit is met.
-        preemptions: Number of times that a request lost its KV cache because the cache was full.
+        preemptions: Number of times that a request was preempted because the KV cache was full.
     """
 
     rate_per_s: float
@@ -223,17 +224,17 @@ class Point:
 
     @property
     def lasts_s(self) -> float:
-        """Time in seconds during which requests are sent."""
+        """Duration in seconds over which requests are sent."""
         return self.requests / self.rate_per_s
 
     @property
     def is_burst(self) -> bool:
-        """Whether the load ends before a server is as full as under a lasting load."""
+        """Whether the load ends before a server is as heavily loaded as under a sustained load."""
         return self.lasts_s < LEAST_ANSWERS * (self.latency_s["e2e"]["mean"] or 0.0)
 
     @property
     def burst_warning(self) -> str:
-        """Warning if the load is a burst, which ends before servers are full; else empty."""
+        """Warning if the load ends before servers are fully loaded (a burst); else empty."""
         if not self.is_burst:
             return ""
         return (
@@ -245,16 +246,16 @@ class Point:
 
 @dataclass(frozen=True)
 class HighestRate:
-    """Maximum rate that servers sustain within the SLO, and its certainty.
+    """Maximum rate that servers sustain within the SLO, and its uncertainty.
 
     Attributes:
         per_s: Maximum simulated rate that meets the SLO; 0 if no rate does.
         fails_per_s: Lowest simulated rate above ``per_s`` that misses the SLO; the true maximum
             lies between the two. None if no failing rate was found.
-        seeds_per_s: Maximum rates with several seeds of the load, including the first seed.
-        interval_per_s: Maximum rates with all times at the upper and at the lower end of their
-            intervals; None without intervals.
-        level: Nominal coverage of the interval, such as 0.9; None without an interval.
+        seeds_per_s: Maximum rates for several seeds of the load, including the first seed.
+        interval_per_s: Maximum rates with all times at the upper bound and at the lower bound of
+            their intervals; None if there are no intervals.
+        level: Nominal coverage of the interval, such as 0.9; None if there is no interval.
     """
 
     per_s: float
@@ -266,10 +267,10 @@ class HighestRate:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Replicas that are simulated together at the requested rate, behind a router.
+    """Replicas simulated together at the requested rate, behind a router.
 
     Attributes:
-        routing: Rule of the router (``pinn.engines.routers``); for a single replica the rule of its
+        routing: Routing policy (``pinn.engines.routers``); for a single replica, the policy of its
             own load balancer.
         point: Metrics as clients see them.
     """
@@ -280,57 +281,59 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Choice:
-    """Configuration and fleet to serve the model, with all predicted metrics.
+    """Configuration and fleet that serve the model, with all predicted metrics.
 
     Attributes:
         label: Readable label: ``4 x H100 TP 4 PP 1, fp8, ...``.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         gpu: Name of the GPU.
         gpus_per_replica: Tensor x pipeline x data-parallel ranks.
-        replicas: Minimum number of replicas predicted to meet the SLO; 1 without a requested rate.
+        replicas: Minimum number of replicas predicted to meet the SLO; 1 if no rate is requested.
         gpus: Number of GPUs of all replicas.
-        formats: Part of the model, or ``kv_cache`` -> number format.
+        formats: Number format by part of the model, including ``kv_cache``.
         flags: Value of each engine flag of the configuration.
         coefficients: ``network``, or the path of a calibrated file.
         highest_rate: Maximum rate of one replica.
-        fleet_rate: Maximum rate of all replicas together, behind the router; with its interval.
-        utilization: Requested rate / ``fleet_rate``; None without a requested rate.
+        fleet_rate: Maximum rate of all replicas together behind the router, with its interval.
+        utilization: Requested rate / ``fleet_rate``; None if no rate is requested.
         at_rate: Metrics of one replica at its share of the requested rate, or at its maximum rate
             without a requested rate.
-        cost_per_hour: Price of all GPUs; None without prices.
-        cost_per_million_prompt_tokens: Cost of all GPUs / million prompt tokens, at the requested
-            rate or else at the maximum rate; None without a price.
-        cost_per_million_output_tokens: Cost of all GPUs / million output tokens, at the rate of
-            ``cost_per_million_prompt_tokens``; None without a price.
+        cost_per_hour: Price of all GPUs; None if there are no prices.
+        cost_per_million_prompt_tokens: Cost of all GPUs per million prompt tokens, at the requested
+            rate or else at the maximum rate; None if no price is known.
+        cost_per_million_output_tokens: Cost of all GPUs per million output tokens, at the same rate
+            as ``cost_per_million_prompt_tokens``; None if no price is known.
         limited_by: Bottleneck above the maximum rate, such as ``KV memory`` or ``decode
             bandwidth``.
         chance: Probability of meeting the SLO at the requested rate, given the prediction's
-            interval. None without an interval or a requested rate, or if the load is a burst.
-        safe: Whether the fleet meets the SLO also with all times at the upper end of their
-            interval.
-        ladder: Metrics of one replica under the whole load at rising rates.
+            interval. None if there is no interval or no requested rate, or if the load is a burst.
+        safe: Whether the fleet meets the SLO even if all times are at the upper bound of their
+            intervals.
+        ladder: Metrics of one replica under the full load at increasing rates.
         step_time: Share of the engine's time by part of a step, in the run ``at_rate``; the shares
             add up to 1. The parts are listed in ``pinn.training.breakdown.PARTS``.
-        fleets: Replicas simulated together at the requested rate: for comparison behind a random
-            router, and last behind the plan's router.
+        fleets: Replicas simulated together at the requested rate: behind a random router for
+            comparison, then behind the plan's router.
         serve_command: Command that starts one replica.
         simulate_command: Command that reproduces the metrics of ``seen``.
         pools: Prefill and decode workers of all replicas, in the notation of ``--prefill`` and
             ``--decode``; None if every server does both. With pools, ``flags`` are the decode
             workers' flags.
-        pool_sizes: Number of servers, and GPUs of each, of the prefill and of the decode workers.
-        memory: If KV memory limits the rate: GiB by part of one GPU's memory, including
+        pool_sizes: Number of servers and GPUs per server, for prefill workers and for decode
+            workers.
+        memory: If KV memory limits the rate, GiB by use of one GPU's memory, including
             ``kv_cache_low`` and ``kv_cache_high``.
-        fails_first: Limit that fails first at a higher rate, as a sentence.
-        assumptions: Releases on whose measurements step times are based, and the assumed acceptance
-            of draft tokens.
+        fails_first: Limit that is missed first at a higher rate, as a sentence.
+        assumptions: Engine releases whose measurements step times are based on, and the assumed
+            acceptance of draft tokens.
         is_partial: Whether time ran out before the probability, the maximum rate of all replicas,
             its interval, or the rates of other seeds were computed, in that order.
-        weights_gib: Weights of all GPUs of a replica, GiB.
-        with_headroom: Metrics of all replicas at the requested rate with headroom; None without
-            headroom.
+        weights_gib: Size of the weights on all GPUs of a replica, in GiB.
+        with_headroom: Metrics of all replicas at the requested rate with headroom; None if there is
+            none.
         at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
-            and at the lower end of their intervals; None without an interval or a requested rate.
+            and at the lower bound of their intervals; None if there is no interval or no requested
+            rate.
     """
 
     label: str
@@ -369,19 +372,19 @@ class Choice:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Return whether time ran out before rates above ``fleet_rate`` were tried."""
+        """Return whether time ran out before rates above ``fleet_rate`` were simulated."""
         return self.is_partial and self.replicas > 1 and self.fleet_rate.fails_per_s is None
 
     @property
     def router(self) -> str:
-        """Rule by which requests are distributed over the replicas; empty for one replica."""
+        """Policy for routing requests to the replicas; empty for one replica."""
         return self.fleets[-1].routing if self.fleets and self.replicas > 1 else ""
 
     @property
     def beside_one_by_one(self) -> str:
-        """Sentence that compares the fleet's rate with the sum of its replicas' own rates.
+        """Sentence that compares the fleet's rate with the sum of its replicas' individual rates.
 
-        The text is empty for one replica, and if time ran out before the fleet's maximum rate was
+        The string is empty for one replica, and if time ran out before the fleet's maximum rate was
         determined.
         """
         if not self.router or self.is_lower_bound:
@@ -399,7 +402,7 @@ class Choice:
 
     @property
     def missed_first(self) -> str:
-        """Return a text on the limit missed first at higher rates, and on the bottleneck."""
+        """Return text about the limit missed first at higher rates, and the bottleneck."""
         if not self.fails_first:
             return ""
         limit = self.fails_first.replace(": ", " with ")
@@ -407,23 +410,23 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Metrics that clients see at the requested rate, or else those of one replica."""
+        """Client metrics at the requested rate or, without one, those of one replica."""
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 
 def has_gaps(choices: Sequence[Choice]) -> bool:
-    """Return whether requests have more than one output token; only then ITL and TPOT exist."""
+    """Return whether requests have several output tokens, so that ITL and TPOT are defined."""
     return any(choice.seen.latency_s["tpot"]["p99"] is not None for choice in choices)
 
 
 @dataclass(frozen=True)
 class RejectedCandidate:
-    """Candidate that is not in the plan.
+    """Candidate that was rejected from the plan.
 
     Attributes:
         label: Label of the candidate.
         gpu: Name of the GPU.
-        reason: Reason for the rejection, with the number that decides it.
+        reason: Reason for the rejection, with the decisive number.
         simulated: Whether the candidate was simulated.
     """
 
@@ -435,7 +438,7 @@ class RejectedCandidate:
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """One candidate at one rate: throughput per GPU, and token rate that users see.
+    """One candidate at one rate: throughput per GPU, and token rate per user.
 
     Attributes:
         label: Label of the candidate.
@@ -462,7 +465,7 @@ class GpuOutcome:
 
     Attributes:
         gpu: Name of the GPU.
-        rank: Rank of the GPU's best row in the plan, from 1; None without a row.
+        rank: Rank of the GPU's best row in the plan, from 1; None if there is no row.
         reason: Reason why the GPU has no row; empty if it has a row.
     """
 
@@ -476,22 +479,23 @@ class Plan:
     """Plan of servers for a load: ranked rows, rejected candidates and the frontier.
 
     Attributes:
-        ask: Summary of the request that the plan answers.
+        ask: Summary of the request for the plan.
         choices: Rows of the plan, best first.
         by_gpu: Every requested GPU with its best row, in the order of the rows.
         left_out: Candidates that are not in the plan.
-        frontier: Points of all simulated candidates, sorted by falling ``user_tokens_per_s``.
+        frontier: Points of all simulated candidates, sorted by ``user_tokens_per_s``, highest
+            first.
         candidates: Number of candidates.
         simulations: Number of simulations, including cached ones.
         seconds: Wall-clock time of the search in seconds.
-        untried: Number of candidates among ``left_out`` that were not tried in time.
+        untried: Number of candidates in ``left_out`` that were not tried before time ran out.
         stopped: Reason why candidates were not tried: ``time budget`` or ``interrupt``; empty if
             all were tried.
-        left_s: Estimated time to try the remaining candidates, s; None where none are left, or
-            without an estimate.
+        left_s: Estimated time to try the remaining candidates, in seconds; None if none remain or
+            there is no estimate.
         time_budget_s: Time budget of the search in seconds; None for no limit.
-        spent_s: Step of the search -> wall-clock seconds: ``start-up`` (predictions, and the
-            compiler in a first run), ``screening``, ``fleets`` and ``rows``.
+        spent_s: Wall-clock seconds by step of the search: ``start-up`` (predictions, and the
+            compilation in a first run), ``screening``, ``fleets`` and ``rows``.
         schema: Version of the layout of plan.json.
     """
 

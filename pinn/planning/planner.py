@@ -46,15 +46,15 @@ def plan_load(
 
     Args:
         request: Load, SLO and GPUs that may be rented.
-        flags: Flags of engine and load.
-        prices: Price by name of a GPU; empty to rank by the number of GPUs.
+        flags: Engine and load flags.
+        prices: Price by GPU name; empty to rank by the number of GPUs.
         workers: Processes that run simulations.
         clock: Function that returns the time for the time budget; the same in all processes.
 
     Raises:
         PinnError: If the request is incomplete, or no candidate fits or meets the SLO; the message
-            names the nearest candidate.
-        KeyboardInterrupt: If an interrupt comes before any hardware was screened.
+            names the closest candidate.
+        KeyboardInterrupt: If an interrupt is received before any hardware was screened.
     """
     if not request.time_budget > 0:
         raise PinnError(f"--time-budget must be positive, got {request.time_budget:g} s")
@@ -124,7 +124,8 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
     Args:
         request: Request for the plan.
         space: Flags and settings of all candidates.
-        has_engine: Whether the user gave engines; they then apply to listed configurations, too.
+        has_engine: Whether the user specified engines, which then also apply to listed
+            configurations.
     """
     if request.configs is not None:
         if request.disaggregate:
@@ -148,7 +149,7 @@ def _fits_nowhere(
 ) -> str:
     """Return an error message: why no candidate fits, and which replica would fit.
 
-    The reason is that of the last misfit (candidate that does not fit), which has the most GPUs.
+    The reason is that of the last candidate that does not fit, which has the most GPUs.
     """
     if misfits:
         last = f"{misfits[-1].label}: {misfits[-1].reason}"

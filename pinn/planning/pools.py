@@ -43,13 +43,13 @@ class JoinedRun(Run):
 class PoolsCandidate(Candidate):
     """Replica with prefill and decode workers; inherited fields describe a decode worker.
 
-    Several replicas form one prefill pool and one decode pool with multiples of the servers.
+    Several replicas form one prefill pool and one decode pool with multiples of these workers.
 
     Attributes:
         prefill: Candidate that describes a prefill worker.
         prefill_servers: Number of prefill workers of a replica.
         decode_servers: Number of decode workers of a replica.
-        own: Names of flags that the pools' texts set, unlike flags that all servers share.
+        own: Names of flags set for individual pools, as opposed to flags shared by all servers.
     """
 
     prefill: Candidate
@@ -69,7 +69,7 @@ class PoolsCandidate(Candidate):
 
     @property
     def hardware(self) -> tuple[str, str]:
-        """Unique key, so that every pair of pools is screened separately."""
+        """Unique key, so that each pair of pools is screened separately."""
         return (self.label, self.source)
 
     @property
@@ -118,7 +118,7 @@ class PoolsCandidate(Candidate):
         return JoinedRun(**vars(found.decode), prefill=found.prefill)
 
     def parts(self, run: Run) -> list[tuple[Run, LinearLatency]]:
-        """Return run and latency model of the prefill workers, then of the decode workers."""
+        """Return the run and latency model of the prefill workers, then of the decode workers."""
         assert isinstance(run, JoinedRun), "a run of two pools"
         return [(run.prefill, self.prefill.latency), (run, self.latency)]
 
@@ -128,16 +128,16 @@ def find_pools(
 ) -> tuple[list[Candidate], list[RejectedCandidate]]:
     """Return pairs of a listed prefill and decode pool with which the engine would start.
 
-    Pairs that are a multiple of a smaller pair are omitted.
+    Pairs whose numbers of servers are a multiple of a smaller pair's are omitted.
 
     Args:
         space: Engine, GPUs and flags of all pairs.
-        workload: Requests, each of which must fit an idle server.
+        workload: Requests, each of which must fit on an idle server.
         checkpoint: Checkpoint of the network that predicts coefficients.
         path: File like ``conf/plan/candidates.yaml``; None for that file.
 
     Raises:
-        PinnError: If the file lists no pools, or plans do not support pools of the engine.
+        PinnError: If the file lists no pools, or planning does not support the engine's pools.
     """
     if tuple(space.engines) != (VLLM,):
         raise PinnError(
@@ -188,7 +188,7 @@ def _servers(
 ) -> tuple[list[tuple[int, Values, Candidate]], list[RejectedCandidate]]:
     """Return the pools of one role with which the engine would start, and rejected pools.
 
-    A pool is (number of servers, flags in its text, candidate that describes one server).
+    A pool is a tuple (number of servers, flags of the pool, candidate that describes one server).
     """
     fitting: dict[Deployment, Values] = {}
     pools: list[tuple[int, Values, Deployment]] = []

@@ -1,4 +1,4 @@
-"""Prices of GPUs: rented by the hour, or bought and written off over years."""
+"""GPU prices: rented by the hour, or purchased and depreciated over several years."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -27,9 +27,9 @@ class Price:
     """Price of a rented or purchased GPU.
 
     Attributes:
-        per_hour: Price per GPU and hour, in the user's currency.
-        purchase: Price for which the GPU was bought; None for a rented GPU.
-        years: Years over which the purchase is written off; None for a rented GPU.
+        per_hour: Price per GPU-hour, in the user's currency.
+        purchase: Purchase price of the GPU; None for a rented GPU.
+        years: Number of years over which the purchase is depreciated; None for a rented GPU.
     """
 
     per_hour: float
@@ -38,7 +38,7 @@ class Price:
 
     @property
     def origin(self) -> str:
-        """Formula of the price per hour from the purchase price; empty for a rented GPU."""
+        """Formula for the hourly price from the purchase price; empty for a rented GPU."""
         if self.purchase is None or self.years is None:
             return ""
         return (
@@ -48,7 +48,7 @@ class Price:
 
 
 class _Entry(Strict):
-    """Entry of a file of prices: a price per hour, or a purchase price and its years."""
+    """Entry in a price file: an hourly price, or a purchase price with its years of use."""
 
     per_hour: Number | None = None
     purchase_price: Number | None = None
@@ -68,13 +68,14 @@ def read_prices(
     """Return the price of each GPU, by the GPU's full name.
 
     Args:
-        rented: Prices per GPU and hour, as a mapping or a text such as ``H100=2.5 H200=3.2``; or
-            the path of a file with hourly or purchase prices.
-        purchased: Purchase price of each GPU, as a mapping or a text.
-        years: Years over which ``purchased`` GPUs are written off.
+        rented: Prices per GPU-hour, as a mapping or a string such as ``H100=2.5 H200=3.2``; or the
+            path of a file with hourly or purchase prices.
+        purchased: Purchase price of each GPU, as a mapping or a string.
+        years: Number of years over which ``purchased`` GPUs are depreciated.
 
     Raises:
-        PinnError: If a price is not positive, a GPU has two prices, or a purchase has no years.
+        PinnError: If a price is not positive, a GPU has two prices, or a purchase price lacks its
+            number of years.
     """
     found: dict[str, Price] = {}
     path = _file(rented)
@@ -88,7 +89,7 @@ def read_prices(
 
 
 def _file(given: str | Path | Mapping[str, float]) -> Path | None:
-    """Return the path of a file of prices; None if prices are given directly."""
+    """Return the path of a price file; None if prices are given directly."""
     if not isinstance(given, Mapping | str | Path):
         example = "give prices per hour such as 'H100=2.5 H200=3.2', or the path of a file"
         raise PinnError(f"price must have prices of GPUs, got {given!r:.60}: {example}")
@@ -100,7 +101,7 @@ def _file(given: str | Path | Mapping[str, float]) -> Path | None:
 
 
 def _pairs(option: str, given: str | Path | Mapping[str, float]) -> list[tuple[str, float]]:
-    """Parse prices, a mapping or a text such as ``H100=2.5``, into (GPU, price) pairs."""
+    """Parse prices, a mapping or a string such as ``H100=2.5``, into (GPU, price) pairs."""
     listed: list[tuple[str, object]]
     if isinstance(given, Mapping):
         listed = list(given.items())

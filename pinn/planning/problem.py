@@ -1,4 +1,4 @@
-"""Problem that a plan solves: a load with its random requests, an SLO, and prices."""
+"""Planning problem: a load with its random requests, an SLO, and prices."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,14 +38,14 @@ class ReplicaLoad:
     """Load of one replica at any rate, with common random numbers at all rates.
 
     For a lower rate, requests are removed in a fixed random order, one conversation after another.
-    A load at a lower rate therefore has a subset of the requests at a higher rate, at the same
-    times. At the minimum or maximum number of requests, all times between requests are scaled by
-    one factor instead.
+    The requests at a lower rate are therefore a subset of those at a higher rate, at the same
+    times. Once the minimum or maximum number of requests is reached, all times between requests are
+    scaled by a common factor instead.
 
     Attributes:
         workload: Whole load.
         rate_per_s: Mean rate of the whole load.
-        order: Rank of each request in the order of removal; requests of low rank are removed last.
+        order: Rank of each request in the removal order; requests with low ranks are removed last.
         least: Minimum number of requests that are sent.
         most: Maximum number of requests that are sent.
     """
@@ -57,7 +57,7 @@ class ReplicaLoad:
     most: int
 
     def at(self, rate_per_s: float) -> Workload:
-        """Return the requests that one replica gets at a mean rate, in requests/s."""
+        """Return the requests that one replica receives at a mean rate in requests/s."""
         count = round(len(self.workload) * rate_per_s / self.rate_per_s)
         count = min(max(count, self.least), self.most)
         if count > len(self.workload):
@@ -71,11 +71,11 @@ def replica_load(
     """Return the load of one replica, from which loads at lower rates are derived.
 
     Args:
-        workload: Whole load, at the requested rate or, without one, at the file's rate.
-        seed: Seed of the order in which requests are removed.
+        workload: Whole load, at the requested rate or else at the file's rate.
+        seed: Seed of the random order in which requests are removed.
         most: Maximum number of requests to send, for screening; None for no limit.
-        keep_all: Whether lower rates keep all requests, up to ``most``, and only spread them over
-            more time.
+        keep_all: Whether lower rates keep all requests, up to ``most``, and only spread them out
+            over time.
     """
     count = len(workload)
     order = _order_kept(workload, np.random.default_rng(seed))
@@ -85,7 +85,7 @@ def replica_load(
 
 
 def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray, " n"]:
-    """Return each request's rank in the random order of removal, by whole conversations."""
+    """Return each request's rank in the random removal order of whole conversations."""
     sizes = np.bincount(workload.conversations)
     rank = rng.permutation(len(sizes))
     begins = np.cumsum(sizes[np.argsort(rank)]) - sizes[np.argsort(rank)]
@@ -95,20 +95,20 @@ def _order_kept(workload: Workload, rng: np.random.Generator) -> Int[np.ndarray,
 
 @dataclass(frozen=True)
 class PlanningProblem(AskedRate):
-    """Load to serve, with all data that planning for it needs.
+    """Load to serve, with all data needed to plan for it.
 
     Attributes:
         draws: Loads at the requested rate, one for each seed; the first has the user's seed.
         rate_per_s: Total rate to serve in requests/s; None if only the frontier is requested.
         slo: Limits to meet.
-        checkpoint: Checkpoint of the network, whose intervals give the error of a prediction.
+        checkpoint: Checkpoint of the network, whose intervals describe prediction errors.
         prices: Price by GPU; empty to rank by the number of GPUs.
         max_gpus: Maximum number of GPUs; None for no limit.
         load: Path or flags from which the requests are generated.
         headroom: Share by which the load may exceed ``rate_per_s``.
         gpus: Names of the requested GPUs; empty for the GPUs of the candidates.
         least_replicas: Minimum number of replicas of a fleet.
-        min_probability: Minimum probability of meeting the SLO, a share of 1; None for any.
+        min_probability: Minimum probability of meeting the SLO, from 0 to 1; None for any.
     """
 
     draws: Sequence[Workload]
@@ -132,7 +132,7 @@ class PlanningProblem(AskedRate):
 
     @property
     def workload(self) -> Workload:
-        """Load at the requested rate that is generated with the user's seed."""
+        """Load generated at the requested rate with the user's seed."""
         return self.draws[0]
 
     def replica_load(self, seed: int = 0, most: int | None = None) -> ReplicaLoad:
@@ -140,7 +140,7 @@ class PlanningProblem(AskedRate):
         return replica_load(self.draws[seed], seed, most, keep_all=self.rate_per_s is None)
 
     def price_per_hour(self, gpu: str, gpus: int) -> float | None:
-        """Return the price per hour of ``gpus`` GPUs of type ``gpu``; None without a price."""
+        """Return the price per hour of ``gpus`` GPUs of type ``gpu``; None if it is unknown."""
         return self.prices[gpu].per_hour * gpus if gpu in self.prices else None
 
     def summary(self, deployments: Sequence[Deployment]) -> PlanSummary:
@@ -177,7 +177,7 @@ class PlanningProblem(AskedRate):
 
 
 def check_sizes(request: PlanRequest, least_replicas: int) -> None:
-    """Check that headroom, and minima of replicas and probability, are given only with a rate.
+    """Check that headroom, minimum replicas and minimum probability are given only with a rate.
 
     Raises:
         PinnError: If a headroom, a minimum of more than one replica, or a minimum probability is
@@ -195,7 +195,7 @@ def check_sizes(request: PlanRequest, least_replicas: int) -> None:
 
 
 def draw_load(load: Load, rate_per_s: float | None) -> tuple[Load, list[Workload]]:
-    """Generate a load with several seeds; a load from flags that set no end lasts ten minutes.
+    """Generate a load with several seeds; by default, a load from flags lasts ten minutes.
 
     Args:
         load: Load to generate.

@@ -1,4 +1,4 @@
-"""Order of a plan's search: hardware to screen first, hardware to evaluate, and the best row."""
+"""Order of a plan's search: hardware to screen first, hardware to evaluate, rank of rows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ Expense = tuple[bool, float]
 def screening_order(
     groups: Sequence[Sequence[Candidate]], problem: PlanningProblem
 ) -> tuple[list[int], list[int]]:
-    """Return the hardware to screen in any case, and all other hardware, most promising first.
+    """Return the hardware that must be screened, and all other hardware, most promising first.
 
-    The first list has the most promising hardware of every GPU, of every engine, and with and
+    The first list contains the most promising hardware for each GPU, for each engine, and with and
     without disaggregated prefill/decode.
 
     Args:
@@ -43,7 +43,7 @@ def screening_order(
 
 
 def firsts(candidates: Mapping[int, Candidate]) -> tuple[list[int], list[int]]:
-    """Split indices into the first of each GPU, engine and serving mode, and the others.
+    """Split indices into the first ones for each GPU, engine and serving mode, and the others.
 
     Args:
         candidates: One candidate of each hardware configuration, by its index, most promising
@@ -70,10 +70,10 @@ def _expense(
     """Return the price (or number of GPUs) for the requested rate, or else per request/s.
 
     Args:
-        candidate: Candidate of which replicas are rented.
+        candidate: Candidate whose replicas are rented.
         rate_per_s: Maximum rate of one replica.
         problem: Load and prices.
-        whole: Whether to round replicas up; otherwise fractions count beyond the first replica.
+        whole: Whether to round the number of replicas up; otherwise it may be fractional above 1.
     """
     price = problem.price_per_hour(candidate.deployment.gpu.name, candidate.gpus)
     each, asked = (candidate.gpus if price is None else price), problem.rate_per_s
@@ -89,11 +89,11 @@ def _expense(
 def promising(
     fastest: Mapping[int, tuple[Candidate, float]], problem: PlanningProblem, top: int
 ) -> tuple[list[int], list[int]]:
-    """Return the hardware to evaluate in any case, and other hardware that may be as cheap.
+    """Return the hardware that must be evaluated, and other hardware that may be as cheap.
 
-    The first list has the cheapest hardware of every GPU and engine, with and without disaggregated
-    P/D. The second list is needed because screened rates have an error, and because replicas are
-    rounded up. Both lists are sorted by expense.
+    The first list contains the cheapest hardware for each GPU and engine, with and without
+    disaggregated P/D. The second list is needed because screened rates are approximate and numbers
+    of replicas are rounded up. Both lists are sorted by expense.
 
     Args:
         fastest: Candidate with the highest screened rate of each hardware configuration, and this
@@ -137,9 +137,9 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
 def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
     """Return a row's sort key: expense, then probability of meeting the SLO, then spare capacity.
 
-    Rows without a price follow rows with a price, by number of GPUs. Among rows of equal expense, a
-    calibrated row, which has no probability, is first, and a row whose probability was not computed
-    in time is last.
+    Rows without a price come after rows with one, sorted by number of GPUs. Among rows of equal
+    expense, a calibrated row, which has no probability, comes first, and a row whose probability
+    was not computed in time comes last.
     """
     per_s = choice.highest_rate.per_s
     used = choice.utilization
@@ -152,7 +152,7 @@ def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:
 def fleet_rank(
     candidate: Candidate, sized: SizedFleet, problem: PlanningProblem
 ) -> tuple[float, ...]:
-    """Return a fleet's sort key, like :func:`rank`, without the still unknown probability."""
+    """Return a fleet's sort key: that of :func:`rank` without the probability."""
     replicas, asked = sized.size.replicas, problem.rate_per_s
     gpus = replicas * candidate.gpus
     cost = problem.price_per_hour(candidate.deployment.gpu.name, gpus)

@@ -31,21 +31,21 @@ def highest_rate(
     width: float = WIDTH,
     enough: float = 0.0,
 ) -> tuple[float, float | None]:
-    """Find the request rate at which the excess crosses 1, that is, a latency reaches its limit.
+    """Find the request rate at which the excess reaches 1, that is, a latency reaches its limit.
 
     Args:
         excess: Function of a rate that returns the largest ratio of a latency to its limit;
             infinite if the ratio is unknown.
         guess: Rate to try first.
-        stride: Ratio between the first tried rates. Ratios grow until one rate passes and another
-            fails.
-        width: Relative distance of passing and failing rate at which the search stops.
+        stride: Ratio between the first rates tried. The ratios increase until one rate passes and
+            another fails.
+        width: Relative difference between passing and failing rate at which the search stops.
         enough: Rate below which the result does not matter: the search stops once this rate or a
             lower one fails.
 
     Returns:
-        Maximum tried rate that passes, or 0 if none passes; and minimum tried rate above it that
-        fails, or None if none fails.
+        Highest simulated rate that passes, or 0 if none passes; and lowest simulated rate above it
+        that fails, or None if none fails.
     """
     low, high = 0.0, math.inf
     at_low, at_high = math.nan, math.inf
@@ -88,10 +88,10 @@ def is_clear(excess: Callable[[float], float], low: float, high: float | None) -
 def settled_rate(excess: Callable[[float], float], guess: float) -> tuple[float, float | None]:
     """Find the pass/fail threshold most consistent with results on a geometric grid of rates.
 
-    Percentiles may jump from one rate to the next, so that some rates pass above rates that fail.
-    A bisection then finds one of several thresholds by chance. Here every rate of the grid counts:
-    a failing rate below the result contradicts it, and so does a passing rate above. The grid does
-    not depend on the guess, so neither does the result.
+    Percentiles may jump from one rate to the next, so that some rates pass although lower rates
+    fail. A bisection then finds one of several thresholds by chance. Here every rate in the grid
+    counts: a failing rate below the result contradicts it, and so does a passing rate above it. The
+    grid does not depend on the guess, so neither does the result.
 
     Args:
         excess: Function of a rate, as for :func:`highest_rate`.
@@ -132,8 +132,8 @@ def _between(
 
     With ``halve``, it is their geometric mean. Otherwise a power law of the rate is drawn through
     both excesses (largest ratios of a latency to its limit), and crosses 1 at some rate. The next
-    rate lies half of ``width`` beyond this rate, towards the farther of the two given rates. A good
-    guess then ends the search.
+    rate lies half of ``width`` beyond that rate, towards the farther of the two given rates, so
+    that a good guess ends the search.
     """
     middle = math.sqrt(low * high)
     if halve or math.isinf(at_high) or at_low <= 0:

@@ -81,9 +81,9 @@ def _shown(plan: Plan) -> list[Choice]:
 
 
 def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
-    """Return, for each column of the terminal's table, the function that writes a row's cell.
+    """Return the function that writes a row's cell, for each column of the terminal's table.
 
-    The page and the CSV file have further columns.
+    The page and the CSV file have additional columns.
     """
     has_prices = bool(plan.ask.prices_per_gpu_hour)
     start = "best on each GPU" if len(plan.by_gpu) > 1 else "start"
@@ -119,7 +119,7 @@ def _price(cost: float | None) -> str:
 
 
 def _token_costs(choice: Choice) -> str:
-    """Return a cell with the cost per million prompt tokens, above that per output tokens."""
+    """Return a cell with the cost per million prompt tokens above that of output tokens."""
     prompt, output = choice.cost_per_million_prompt_tokens, choice.cost_per_million_output_tokens
     return "-" if prompt is None else f"{number(prompt)} in\n{number(output)} out"
 
@@ -130,7 +130,7 @@ def _heading(outcome: LimitOutcome) -> str:
 
 
 def _limit_cell(place: int, choice: Choice) -> str:
-    """Return a cell with a limited statistic's predicted value, above the verdict."""
+    """Return a cell with the predicted value for a limit, above whether the limit is met."""
     outcome = choice.seen.limits[place]
     return f"{outcome.value}\n{'met' if outcome.met else 'MISSED'}"
 
@@ -192,7 +192,7 @@ _MEET = "requests within limits"
 
 
 def _with_headroom(plan: Plan) -> list[str]:
-    """Return a sentence on the recommended row's metrics at the rate with headroom."""
+    """Return a sentence about the recommended row's metrics at the rate with headroom."""
     first, ask = plan.choices[0], plan.ask
     if first.with_headroom is None:
         return []
@@ -205,7 +205,7 @@ def _with_headroom(plan: Plan) -> list[str]:
 
 
 def _at_interval_ends(plan: Plan) -> list[str]:
-    """Return a sentence on the recommended row's limits at both ends of the interval."""
+    """Return a sentence about the recommended row's limits at both ends of the interval."""
     first = plan.choices[0]
     if first.at_interval_ends is None:
         return []
@@ -220,11 +220,11 @@ def _at_interval_ends(plan: Plan) -> list[str]:
 
 
 def _fleets(plan: Plan) -> list[str]:
-    """Return sentences on the limits that the recommended row meets or misses behind each router.
+    """Return sentences about the limits that the recommended row meets or misses per router.
 
-    Routers are a random one, for comparison, and the plan's own. The printed table already has the
-    values behind the plan's router, so a sentence on it is added only if a limit is missed or
-    requests are not served.
+    The routers are a random one, for comparison, and the plan's own. The printed table already
+    shows the values for the plan's router, so a sentence about it is added only if a limit is
+    missed or requests are not served.
     """
     first, on_each = plan.choices[0], parse_slo(plan.ask.slo).goodput is not None
     return [
@@ -237,7 +237,7 @@ def _fleets(plan: Plan) -> list[str]:
 
 
 def _fleet(fleet: Fleet, on_each: bool) -> str:
-    """Return text with the value of each limit for replicas behind a router.
+    """Return text with the value for each limit, for replicas behind a router.
 
     ``on_each`` specifies whether some limits apply to each request.
     """
@@ -245,7 +245,7 @@ def _fleet(fleet: Fleet, on_each: bool) -> str:
 
 
 def _values(point: Point, on_each: bool) -> str:
-    """Return text with each limit's value in a run; ``on_each`` as for :func:`_fleet`."""
+    """Return text with the value for each limit in a run; ``on_each`` as for :func:`_fleet`."""
     parts = [
         (f"{each.what} {each.value}" if each.share is None else f"{each.value} of {_MEET}")
         + ("" if each.met else " (MISSED)")
@@ -259,7 +259,7 @@ def _values(point: Point, on_each: bool) -> str:
 
 
 def _how_sure(choice: Choice) -> list[str]:
-    """Return sentences on the maximum rates of one replica and of all replicas, with intervals."""
+    """Return sentences about the maximum rates of one and of all replicas, with intervals."""
     one, all_of_them = choice.highest_rate, choice.fleet_rate
     alone = f"One replica meets the SLO up to {number(one.per_s)} requests/s{_search_bar(one)}"
     late = "" if choice.chance is not None else " and P(SLO met)"
@@ -276,7 +276,7 @@ def _how_sure(choice: Choice) -> list[str]:
 
 
 def _memory_limit(choice: Choice) -> list[str]:
-    """Return a sentence on how a GPU's memory is used, if KV memory limits the rate."""
+    """Return a sentence about the use of a GPU's memory, if KV memory limits the rate."""
     if choice.memory is None:
         return []
     gib = choice.memory
@@ -289,7 +289,7 @@ def _memory_limit(choice: Choice) -> list[str]:
 
 
 def _search_bar(rate: HighestRate) -> str:
-    """Return text on the lowest rate that misses the SLO, and on the range of rates over seeds."""
+    """Return text about the lowest rate that misses the SLO, and the range across seeds."""
     words = "" if rate.fails_per_s is None else f" but not at {number(rate.fails_per_s)}"
     if len(rate.seeds_per_s) > 1:
         low, high = map(number, (min(rate.seeds_per_s), max(rate.seeds_per_s)))
@@ -321,7 +321,7 @@ def write_files(plan: Plan, folder: Path) -> None:
 
 
 def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """Return the rows of plan.csv, best first, as dicts; column names have the unit."""
+    """Return the rows of plan.csv, best first, as dicts; column names include the unit."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
         _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))

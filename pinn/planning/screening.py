@@ -1,10 +1,9 @@
-"""Screening of candidates of the same hardware, by estimates and by runs with few requests.
+"""Screening of candidates on the same hardware, by estimates and by runs with few requests.
 
 Two estimates need no simulation: lower bounds of latencies, and a guess of the maximum rate. A
-lower bound is the latency of a request on an idle server, without time outside the steps. More
-requests never shorten a step: all coefficients are non-negative, and all features grow with the
-batch. Hence launching, the GPU's work and the longer of the two grow as well. On a busy server, a
-request therefore takes at least as long.
+lower bound is the latency of a request on an idle server, excluding time outside engine steps.
+Additional requests never shorten a step, because all coefficients are nonnegative and all features
+grow with the batch. On a busy server, a request therefore takes at least as long.
 """
 
 import math
@@ -43,7 +42,7 @@ _GRAIN_TOKENS = 64
 def step_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return step times in seconds with equal requests; arguments as in ``uniform_sums``."""
+    """Return step times in seconds for equal requests; arguments as in ``uniform_sums``."""
     sums = uniform_sums(**requests, window=latency.deployment.model.window_tokens)
     return step_time(deployment_features(latency.deployment, sums), latency.beta)
 
@@ -51,7 +50,7 @@ def step_seconds(
 def lone_seconds(
     latency: LinearLatency, **requests: float | Real[np.ndarray, "..."]
 ) -> Float[np.ndarray, "..."]:
-    """Return lower bounds of step times in seconds: only one data-parallel rank works.
+    """Return lower bounds of step times in seconds, with only one data-parallel rank busy.
 
     ``requests`` are the arguments of ``uniform_sums``: numbers and lengths of equal requests.
     """
@@ -69,8 +68,8 @@ def least_latencies_s(
 
     The bounds assume an idle server. Prompts are computed in chunks of the token budget. Tokens
     that another request shares (with prefix caching) or that were computed elsewhere are not
-    recomputed. Pipeline stages work on several chunks at once. Decodes take as long as at the
-    prompt's length. With speculative decoding, all draft tokens are accepted.
+    recomputed. Pipeline stages process several chunks concurrently. Each decode takes as long as at
+    the prompt's length. With speculative decoding, all draft tokens are accepted.
 
     Args:
         workload: Requests of the load.
@@ -132,7 +131,7 @@ def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
 
 
 def _ready_tokens(workload: Workload, latency: LinearLatency) -> Int[np.ndarray, " requests"]:
-    """Return the number of each prompt's tokens that are not computed: transferred or shared."""
+    """Return each prompt's number of tokens that need no computation: transferred or shared."""
     ready = workload.transferred_tokens
     if not latency.deployment.recipe.prefix_caching:
         return ready
@@ -147,12 +146,13 @@ def _rounded(tokens: np.ndarray) -> np.ndarray:
 def guessed_rates_per_s(
     workload: Workload, latency: LinearLatency, engine: EngineSpec, slo: Slo | None
 ) -> tuple[float, float]:
-    """Guess the rates, in requests/s, at which a replica is always busy, and TPOT meets its limit.
+    """Guess the requests/s at which a replica is always busy and those at TPOT's limit.
 
-    If B requests decode at once, the decodes of a request use output x decode(B) / B seconds of the
-    engine's time, where decode(B) is the time of a step with B decodes. The prompt uses the time by
-    which it lengthens such a step. The first rate is the maximum over all B. The second rate is the
-    maximum over all B whose TPOT, including the prompts of other requests, meets its limit.
+    If B requests decode concurrently, the decodes of one request take output x decode(B) / B
+    seconds of engine time, where decode(B) is the time of a step with B decodes. The prompt takes
+    the time by which it lengthens such a step. The first rate is the maximum over all B. The second
+    rate is the maximum over all B whose TPOT, including the prompts of other requests, meets its
+    limit.
     """
     recipe = latency.deployment.recipe
     output = float(workload.generated_tokens.mean())
@@ -182,7 +182,7 @@ def guessed_rates_per_s(
 
 
 def _batches(workload: Workload, latency: LinearLatency, engine: EngineSpec) -> np.ndarray:
-    """Return batch sizes in requests, up to the limits of ``max_num_seqs`` and the KV cache."""
+    """Return batch sizes in requests, up to the limits set by ``max_num_seqs`` and the KV cache."""
     recipe, layout = latency.deployment.recipe, kv_layout(latency.deployment, engine)
     each = float(workload.prompt_tokens.mean() + workload.output_tokens.mean() / 2)
     cached = layout.blocks / float(layout.request_blocks(max(int(each), 1), recipe.block_tokens))
@@ -216,7 +216,7 @@ class ScreeningResult:
         kept: (index of a candidate to evaluate, its screened maximum rate in requests/s), best
             first.
         rejected: All other candidates, with reasons.
-        points: Metrics of the first kept candidate, at rising rates.
+        points: Metrics of the first kept candidate, at increasing rates.
         least_excess: Minimum over all candidates of the lower bound of the largest ratio of a
             latency to its limit.
         simulations: Number of simulations.
@@ -238,20 +238,20 @@ def screen(
     *,
     in_any_case: bool = False,
 ) -> ScreeningResult:
-    """Screen candidates that differ only in limits of the scheduler.
+    """Screen candidates that differ only in scheduler limits.
 
-    Candidates whose lower bound of a latency misses a limit are not simulated. A candidate is also
-    skipped if a lower ``max_num_seqs`` was never reached, because its requests would run the same
-    way. All other candidates first try the best rate so far.
+    Candidates whose lower bound of a latency exceeds a limit are not simulated. A candidate is also
+    skipped if a lower ``max_num_seqs`` was never reached, because its requests would run in the
+    same way. All other candidates are first simulated at the best rate so far.
 
     Args:
-        candidates: Candidates of the same hardware.
+        candidates: Candidates on the same hardware.
         problem: Load and SLO.
         budget: Time budget.
-        in_any_case: Whether to go on without time until one candidate meets the SLO.
+        in_any_case: Whether to continue after time has run out, until one candidate meets the SLO.
 
     Raises:
-        OutOfTimeError: If the time is used up, except with ``in_any_case``.
+        OutOfTimeError: If time runs out, except with ``in_any_case``.
     """
     load, slo = problem.replica_load(most=_REQUESTS), problem.slo
     found: list[tuple[int, float]] = []
@@ -309,9 +309,9 @@ def screen(
 def _near(best: float, problem: PlanningProblem) -> float:
     """Return the minimum screened rate at which a candidate is kept.
 
-    It is slightly below the best rate. It is lower if a slower candidate may still need no more
-    replicas than the best one: a replica in a fleet may sustain a higher rate than a single
-    replica, and this gain differs between candidates.
+    It is slightly below the best rate, and lower if a slower candidate may need no more replicas
+    than the best one. A replica in a fleet may sustain a higher rate than a single replica, and
+    this gain differs between candidates.
     """
     near, asked = best * (1 - _MARGIN), problem.rate_per_s
     if asked is None or asked <= best or best == 0:
@@ -320,7 +320,7 @@ def _near(best: float, problem: PlanningProblem) -> float:
 
 
 def _screened_rate(trials: Trials, best: float, near: float) -> float:
-    """Return a candidate's maximum rate from runs of few requests; 0 if it is below ``near``."""
+    """Return a candidate's maximum rate from runs with few requests; 0 if it is below ``near``."""
     if best > 0:
         if trials.excess(near) > 1:
             return 0.0

@@ -1,9 +1,10 @@
-"""Search for a plan within a time budget, which continues from the results of earlier searches.
+"""Search for a plan within a time budget, starting from cached results of earlier searches.
 
 Hardware is screened in the order of guessed rates, which need no simulation. Fleets of the best
-hardware are sized, and the row of the cheapest fleet is computed with its probability. Then further
-hardware is screened while time remains. Finally the other rows are computed, the cheapest on each
-GPU first. Every requested GPU is screened and sized, and gets a row, whatever the time budget.
+hardware are sized, and the row of the cheapest fleet is computed with its probability. More
+hardware is then screened while time remains. Finally the other rows are computed, the cheapest on
+each GPU first. Every requested GPU is screened and sized, and gets a row, regardless of the time
+budget.
 """
 
 import logging
@@ -61,10 +62,10 @@ def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[li
 
 
 def _digest(problem: PlanningProblem) -> str:
-    """Return the digest of all that determines a search's results, except its candidates.
+    """Return a digest of everything that determines a search's results, except its candidates.
 
     The command-line words of the load are part of the digest, since rows contain them. If the words
-    name a file, its content is part of the digest too.
+    name a file, its contents are also part of the digest.
     """
     load = problem.load
     content = load.path if load.path is not None and load.path.exists() else None
@@ -81,14 +82,14 @@ class Search:
         groups: Candidates of each hardware configuration.
         workers: Processes that run simulations.
         budget: Time budget of the search.
-        cache: Folder of results of earlier searches; None for the user's cache.
+        cache: Folder with results of earlier searches; None for the user's cache folder.
         screened: Screening result of each hardware configuration, by its index.
         sized: Sizing result of each hardware configuration, by its index.
         rows: Row of the plan for each hardware configuration, by its index.
-        is_interrupted: Whether an interrupt ended the search.
-        spent_s: Step of the search -> wall-clock seconds. ``start-up`` is the time before the first
+        is_interrupted: Whether the search was interrupted.
+        spent_s: Wall-clock seconds by step of the search. ``start-up`` is the time before the first
             step.
-        task_s: Step of the search -> seconds of each complete task without a cached result.
+        task_s: Seconds of each complete task without a cached result, by step of the search.
     """
 
     problem: PlanningProblem
@@ -107,7 +108,7 @@ class Search:
         self._digest = _digest(self.problem)
 
     def run(self, top: int) -> None:
-        """Search until all hardware is screened, time is used up, or an interrupt is received.
+        """Search until all hardware is screened, time runs out, or an interrupt is received.
 
         Args:
             top: Minimum number of hardware configurations to evaluate.
@@ -169,7 +170,7 @@ class Search:
         return {i: found[i] for i in order}
 
     def _status(self) -> str:
-        """Return the progress in one line, with the best fleet so far and the remaining time."""
+        """Return the progress as one line, with the best fleet so far and the remaining time."""
         parts = [f"screened {len(self.screened)} of {len(self.groups)} hardware configurations"]
         if fleets := self.fleets:
             candidate, best = next(iter(fleets.values()))
@@ -182,7 +183,7 @@ class Search:
         return ", ".join(parts)
 
     def _find_fleets(self, top: int) -> None:
-        """Screen hardware and size fleets in rounds, until all is screened or the time is over."""
+        """Screen hardware and size fleets in rounds, until all is screened or time runs out."""
         budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
         while True:
@@ -207,14 +208,14 @@ class Search:
             self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
-        """Size fleets of hardware ``must`` in any case, and of ``may`` while time is left."""
+        """Size fleets of hardware ``must`` even without time, and of ``may`` while time is left."""
         waiting = [i for i in (*must, *may) if i not in self.sized]
         tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
         for i, result in self._results("fleets", size_group, SizingResult, tasks):
             self.sized[i] = result
 
     def _make_rows(self, most: int | None = None) -> None:
-        """Compute rows of sized fleets: first, even if time is used up, the cheapest of each GPU.
+        """Compute rows of sized fleets; the cheapest on each GPU even after time has run out.
 
         Args:
             most: Maximum number of rows to compute; None for all.
@@ -227,7 +228,7 @@ class Search:
             self.rows[i] = row
 
     def _finish_at_once(self) -> None:
-        """After an interrupt, compute partial rows of the best fleet of every GPU so far."""
+        """After an interrupt, compute partial rows for the best fleet so far on each GPU."""
         self.workers = Workers(torch=self.workers.torch)
         self.budget = replace(self.budget, end_s=self.budget.begin_s)
         must, _ = ranking.promising(self.fastest, self.problem, 1)
@@ -236,7 +237,7 @@ class Search:
         self._make_rows()
 
     def left_s(self, top: int) -> float | None:
-        """Return the estimated seconds to complete the search, at the pace of its tasks so far.
+        """Return the estimated seconds to complete the search, from the speed of tasks so far.
 
         None is returned if nothing remains, or if no task ran without a cached result.
 
@@ -265,8 +266,8 @@ class Search:
     ) -> Iterator[tuple[int, _Result]]:
         """Yield (index of hardware, result) of one step of the search, cached results first.
 
-        Partial results are not cached for later searches. A task that was skipped for lack of time
-        yields nothing.
+        Partial results are not cached for later searches. A task skipped for lack of time yields
+        nothing.
         """
         keys = {i: store.call_key(step, (self._digest, task.given)) for i, task in tasks.items()}
         waiting = []

@@ -1,4 +1,4 @@
-"""Sentences on the extent of a plan's search: candidates tried, rejected and not tried."""
+"""Sentences about the extent of a plan's search: candidates tried, rejected and not tried."""
 
 import math
 
@@ -34,7 +34,7 @@ def counts(plan: Plan, shown: int) -> list[str]:
 
 
 def _beyond(plan: Plan) -> str:
-    """Return a clause on the time beyond the budget, and where time was spent; empty within it."""
+    """Return a clause about time over budget and where it was spent; empty within budget."""
     over_s = plan.seconds - (plan.time_budget_s or math.inf)
     if over_s < _SMALL_EXCESS_S:
         return ""
@@ -46,7 +46,7 @@ def _beyond(plan: Plan) -> str:
 
 
 def unfinished(plan: Plan) -> list[str]:
-    """Return sentences on candidates that were not tried in time, and on how to continue."""
+    """Return sentences about candidates not tried in time, and how to continue."""
     if not plan.stopped:
         return []
     why = (

@@ -1,4 +1,4 @@
-"""Plan that results from a search: ranked rows, the best of every GPU, and rejected candidates."""
+"""Plan that results from a search: ranked rows, best row per GPU, rejected candidates."""
 
 import logging
 import math
@@ -26,12 +26,12 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     """Search for the best fleets and rank them.
 
     Args:
-        search: Search for a problem, which this function runs.
-        misfits: Candidates that do not fit their GPUs' memory or the load.
+        search: Search to run.
+        misfits: Candidates whose model does not fit in GPU memory, or that cannot serve the load.
         top: Minimum number of hardware configurations to evaluate.
 
     Raises:
-        PinnError: If no candidate meets the SLO; the message has the nearest candidate.
+        PinnError: If no candidate meets the SLO; the message names the closest candidate.
         KeyboardInterrupt: If an interrupt is received before any hardware was screened.
     """
     problem, groups = search.problem, search.groups
@@ -67,7 +67,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
 
 
 def _stopped(search: Search, rejected: Sequence[RejectedCandidate]) -> str:
-    """Return the reason why a search ended before everything was tried; empty if all was tried."""
+    """Return the reason why a search ended early; empty if everything was tried."""
     if search.is_interrupted:
         return INTERRUPT
     is_partial = any(row.choice.is_partial for row in search.rows.values())
@@ -120,7 +120,7 @@ def _by_gpu(
 
 
 def _not_tried(gpu: str, rejected: Sequence[RejectedCandidate]) -> str:
-    """Return a clause on a GPU's untried candidates; empty if none or all of them are untried."""
+    """Return a clause about a GPU's untried candidates; empty if none or all are untried."""
     own = [each for each in rejected if each.gpu == gpu]
     left = sum(each.reason.startswith(NOT_TRIED) for each in own)
     return f"; {left:,} candidates were not tried" if 0 < left < len(own) else ""
@@ -159,7 +159,7 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
 def _frontier(search: Search) -> list[FrontierPoint]:
     """Return frontier points of the best candidate of every hardware configuration.
 
-    Rows of the plan are also points, at the planned rate, because plots mark these points.
+    Rows of the plan are also points, at the planned rate, because plots mark them.
     """
     series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [

@@ -1,4 +1,4 @@
-"""Steps of a search, which run in other processes and whose results are cached as JSON."""
+"""Steps of a search, which run in worker processes and whose results are cached as JSON."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Task(Generic[Given]):
     Attributes:
         given: Argument of the step: candidates, or a candidate and its fleet.
         budget: Time budget of the step.
-        in_any_case: Whether to run the step even if the time is used up.
+        in_any_case: Whether to run the step even if time runs out.
     """
 
     given: Given
@@ -33,7 +33,7 @@ class Task(Generic[Given]):
     in_any_case: bool
 
     def result(self, step: Callable[..., Result], *given: object) -> Result | None:
-        """Return the result of a step; None if the time is used up before it has one."""
+        """Return the result of a step; None if time runs out before there is one."""
         if self.budget.is_over and not self.in_any_case:
             return None
         try:
@@ -45,19 +45,19 @@ class Task(Generic[Given]):
 def screen_group(
     problem: PlanningProblem, task: Task[Sequence[Candidate]]
 ) -> ScreeningResult | None:
-    """Return the screening of all candidates of one hardware; None if the time is used up."""
+    """Return the screening result for one hardware configuration; None if time runs out."""
     return task.result(screen, task.given, problem)
 
 
 def size_group(
     problem: PlanningProblem, task: Task[Sequence[tuple[Candidate, float]]]
 ) -> SizingResult | None:
-    """Return the best fleet of candidates of one hardware; None if the time is used up."""
+    """Return the best fleet for one hardware configuration; None if time runs out."""
     return task.result(size_fleet, task.given, problem)
 
 
 def make_row(problem: PlanningProblem, task: Task[tuple[Candidate, SizedFleet]]) -> Row | None:
-    """Return the plan's row of a fleet; a partial row, or None, if the time is used up."""
+    """Return the plan's row of a fleet; a partial row, or None, if time runs out."""
     return task.result(examine, *task.given, problem)
 
 
@@ -66,12 +66,12 @@ def timed(
     problem: PlanningProblem,
     task: Task[Given],
 ) -> tuple[Result, float]:
-    """Return the result of a step, and the seconds that it took."""
+    """Return the result of a step, and how many seconds it took."""
     begin_s = task.budget.clock()
     return step(problem, task), task.budget.clock() - begin_s
 
 
 def warm_up(problem: PlanningProblem, candidate: Candidate) -> None:
-    """Simulate a few requests, which compiles the simulator where this was not yet done."""
+    """Simulate a few requests, which compiles the simulator if it is not compiled yet."""
     load = problem.replica_load(most=_WARM_UP_REQUESTS)
     Trials(candidate, load, problem.slo).run(load.rate_per_s)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 
 class OutOfTimeError(Exception):
-    """The time budget of a search is used up."""
+    """Error raised when the time budget of a search is exhausted."""
 
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """Time budget of a search, by a clock that all its processes share.
+    """Time budget of a search, measured by a clock that all its processes share.
 
     Attributes:
         begin_s: Time at which the search began.
@@ -38,12 +38,12 @@ class TimeBudget:
 
     @property
     def left_s(self) -> float:
-        """Remaining time in seconds; 0 when the time is used up."""
+        """Remaining time in seconds; 0 once the time has run out."""
         return math.inf if math.isinf(self.end_s) else max(self.end_s - self.clock(), 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is used up."""
+        """Whether time has run out."""
         return self.left_s == 0
 
     @property
@@ -52,16 +52,16 @@ class TimeBudget:
         return self.clock() - self.begin_s
 
     def check(self) -> None:
-        """Raise ``OutOfTimeError`` if the time is used up."""
+        """Raise ``OutOfTimeError`` if time has run out."""
         if self.is_over:
             raise OutOfTimeError
 
     def until(self, share: float) -> "TimeBudget":
-        """Return a budget that ends when a share of the whole time has passed."""
+        """Return a budget that ends when a given share of the whole time has passed."""
         return replace(self, end_s=self.begin_s + share * (self.end_s - self.begin_s))
 
     def next_part(self, share: float) -> "TimeBudget":
-        """Return a budget of a share of the remaining time."""
+        """Return a budget with a given share of the remaining time."""
         return replace(self, end_s=self.clock() + share * self.left_s)
 
 

@@ -35,9 +35,9 @@ _DRAIN_SHARE = 0.05
 
 
 def backlog(run: Run) -> float:
-    """Return the backlog of servers, a ratio; servers with at most 1 keep up with their load.
+    """Return the backlog of servers as a ratio; servers keep up with their load if it is at most 1.
 
-    The backlog is the time from the last request to the last answer, divided by a reference: the
+    The backlog is the time from the last request to the last response, divided by a reference: the
     longest E2E latency in the first fifth of the load plus a twentieth of the load's duration.
     """
     r = run.requests
@@ -52,7 +52,7 @@ def backlog(run: Run) -> float:
 
 
 def output_tokens_per_s(run: Run) -> float:
-    """Return output tokens per second while requests are sent, without the load's first fifth."""
+    """Return output tokens per second while requests are sent, excluding the load's first fifth."""
     r = run.requests
     begin, end = r.arrival_s.min(), r.arrival_s.max()
     begin += _WARM_SHARE * (end - begin)
@@ -69,7 +69,7 @@ def percentiles(
     Args:
         values: Latencies in seconds.
         counts: Number of occurrences of each value.
-        asked: Further statistics, in addition to the default ones.
+        asked: Statistics in addition to the default ones.
     """
     exist = ~np.isnan(values)
     values, counts = values[exist], counts[exist].astype(np.int64)
@@ -80,7 +80,7 @@ def percentiles(
 def latencies_so_far_s(
     requests: Shaped[np.ndarray, " requests"], tokens: Int[np.ndarray, " requests"], now_s: float
 ) -> Latencies:
-    """Return lower bounds of every request's final latencies, in seconds, at a time during a run.
+    """Return lower bounds of each request's final latencies in seconds, at some time during a run.
 
     Args:
         requests: Request records of the engine (``pinn.simulator.state.REQUEST``).
@@ -110,7 +110,7 @@ class ErrorScenario:
 
     Attributes:
         step: Error of all step times.
-        request: Error of a request's times outside the steps, and of TTFT without queue time.
+        request: Error of a request's times outside engine steps, and of TTFT excluding queue time.
         encoder: Error of the vision encoder's time, which adds to ``step`` with the sign of
             ``step``.
     """
@@ -121,7 +121,7 @@ class ErrorScenario:
 
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
-    """Return the engine settings for a routing rule; only prefix-aware routing has weights."""
+    """Return the engine settings for a routing policy; only prefix-aware routing has weights."""
     if router not in ROUTERS:  # the policy is that of a single replica's own load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""
@@ -134,7 +134,7 @@ class Tally:
 
     Attributes:
         simulations: Number of simulations.
-        most_running: Maximum number of requests that ran at once in a simulation.
+        most_running: Maximum number of requests that ran concurrently in a simulation.
     """
 
     simulations: int = 0
@@ -147,11 +147,11 @@ class Trials:
 
     Attributes:
         candidate: Candidate whose replica is simulated.
-        load: Requests that the replica gets at each rate.
+        load: Requests that the replica receives at each rate.
         slo: Limits to meet.
         scenario: Assumed prediction errors.
-        tally: Counts of simulations; copies of the trials with other errors or seeds share it.
-        budget: Time budget; simulations raise ``OutOfTimeError`` once it is used up.
+        tally: Counts of simulations; trials derived with other errors or seeds share them.
+        budget: Time budget; simulations raise ``OutOfTimeError`` once it is exhausted.
     """
 
     candidate: Candidate
@@ -177,7 +177,7 @@ class Trials:
         """Return the run of replicas behind a router, under a given load.
 
         None is returned if the run was stopped early because it misses the SLO, which ``may_end``
-        allows, or if the replicas are too many to simulate.
+        allows, or if there are too many replicas to simulate.
         """
         own = self.candidate.engine
         try:
@@ -189,9 +189,9 @@ class Trials:
     def excess(self, rate_per_s: float, replicas: int = 1, router: str = "") -> float:
         """Return the largest ratio of a latency to its limit, at a request rate.
 
-        The ratio is infinite if the run was stopped early because it misses the SLO, or if the
-        replicas are too many to simulate. The :func:`backlog` counts like a ratio: a server that
-        falls behind would meet limits only because the load ends.
+        The ratio is infinite if the run was stopped early because it misses the SLO, or if there
+        are too many replicas to simulate. The :func:`backlog` is treated as one more ratio, because
+        a server that falls behind would meet limits only because the load ends.
         """
         load = self.load.at(rate_per_s)
         if replicas > 1:
@@ -229,7 +229,7 @@ class Trials:
     def excess_of(self, run: Run) -> float:
         """Return the maximum ratio of a latency to its limit in a run.
 
-        The :func:`backlog` counts like a ratio if no limit bounds the queue time.
+        The :func:`backlog` is treated as one more ratio if no limit applies to queue time.
         """
         found = self.slo.excess(self._stretched(latencies_s(run)), run.gaps.per_token)
         return found if self.slo.bound_waits else max(found, backlog(run))

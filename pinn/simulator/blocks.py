@@ -58,7 +58,7 @@ def remove(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Link two neighbouring requests of a queue; -1 as ``before`` or ``after`` means its end."""
+    """Link two adjacent requests in a queue; -1 as ``before`` or ``after`` means its end."""
     if before >= 0:
         engine.requests[before].after = after
     else:
@@ -79,7 +79,7 @@ def push_heap(heap: Records[Event], size: int, moment_s: float, r: int) -> None:
 
 
 def pop_heap(heap: Records[Event], size: int) -> int:
-    """Remove the earliest event from a heap of ``size`` events, and return its request's number."""
+    """Remove the earliest event from a heap of ``size`` events, and return its request index."""
     first, last = heap[0].request, heap[size - 1]
     moment_s, r = last.moment_s, last.request
     i, child = 0, 1
@@ -114,7 +114,7 @@ def blocks_for(engine: Engine, tokens: int) -> int:
 def extra_blocks_for(engine: Engine, tokens: int) -> int:
     """Return the number of KV blocks for ``tokens`` tokens in all KV cache groups after the first.
 
-    Further groups are those of other full-attention layers and of layers with windowed attention.
+    These groups contain other full-attention layers and layers with sliding-window attention.
     """
     config = engine.config
     blocks = blocks_for(engine, tokens)
@@ -137,7 +137,8 @@ def take_block(engine: Engine, replica: int) -> int:
 def note_block(engine: Engine, replica: int, block: int) -> None:
     """Record that a KV block is reused.
 
-    If a transfer still stores the block's old content in host memory, the next batch waits for it.
+    If a transfer is still copying the block's old contents to host memory, the next batch waits for
+    it.
     """
     engine.stamps[replica, block] = engine.replicas[replica].schedulings
     if engine.fences[replica, block] > 0:
@@ -145,7 +146,7 @@ def note_block(engine: Engine, replica: int, block: int) -> None:
 
 
 def flush(engine: Engine, replica: int, number: int) -> None:
-    """Make the next batch wait until a KV transfer to or from host memory has ended."""
+    """Make the next batch wait until a KV transfer to or from host memory completes."""
     if number >= engine.replicas[replica].jobs_first:
         job = job_of(engine, replica, number)
         if job.progress != DONE:
@@ -154,7 +155,7 @@ def flush(engine: Engine, replica: int, number: int) -> None:
 
 
 def job_of(engine: Engine, replica: int, number: int) -> Job:
-    """Return the record of a KV transfer to or from host memory, by the transfer's number."""
+    """Return the record of a KV transfer to or from host memory, given its number."""
     return engine.jobs[replica, number % engine.config.n_jobs]
 
 
@@ -254,9 +255,9 @@ def cached_blocks(engine: Engine, replica: int, r: int) -> int:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Allocate the KV blocks that a request lacks for ``tokens`` tokens.
+    """Allocate the additional KV blocks that a request needs for ``tokens`` tokens.
 
-    Return whether enough blocks were free; otherwise no block is allocated.
+    Return whether enough blocks were free; otherwise no blocks are allocated.
     """
     if tokens <= request.blocks * engine.config.block_tokens:
         return True
@@ -279,7 +280,7 @@ def _take_blocks(engine: Engine, replica: int, request: Request, tokens: int) ->
 
 
 def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved: int = 0) -> bool:
-    """Return whether the free blocks suffice for a waiting request with ``hits`` cached blocks.
+    """Return whether enough blocks are free for a waiting request with ``hits`` cached blocks.
 
     Cached blocks that no request uses also leave the free list, so they count as allocations
     (``SingleTypeKVCacheManager.get_num_blocks_to_allocate``). The last ``reserved`` free blocks
@@ -293,7 +294,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Return how many of a request's first ``hits`` cached blocks no other request uses."""
+    """Return how many of a request's first ``hits`` cached blocks are unused by others."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
@@ -304,7 +305,7 @@ def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
 def admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
     """Allocate KV blocks for ``tokens`` tokens to a request that has none.
 
-    The first ``hits`` blocks come from the prefix cache. Return whether there was enough room.
+    The first ``hits`` blocks come from the prefix cache. Return whether enough blocks were free.
     """
     request, state = engine.requests[r], engine.replicas[replica]
     if state.free_slots == 0 or not fits(engine, replica, r, hits, tokens):
@@ -347,7 +348,7 @@ def free_request(engine: Engine, replica: int, r: int) -> None:
 
 
 def free_blocks(engine: Engine, replica: int, r: int) -> None:
-    """Free a request's KV blocks, but keep its row in the block table."""
+    """Free a request's KV blocks, but retain its row in the block table."""
     config, request = engine.config, engine.requests[r]
     if config.uncached_first:
         for i in range(request.keyed_blocks, request.blocks):
@@ -451,7 +452,7 @@ def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int
 
 
 def _pairs(tokens: int, window: int) -> float:
-    """Return the (query, key) pairs of windowed attention for a prompt's first ``tokens`` tokens.
+    """Return the (query, key) pairs of window attention in a prompt's first ``tokens`` tokens.
 
     The i-th token attends to min(i, ``window``) keys.
     """
@@ -460,7 +461,7 @@ def _pairs(tokens: int, window: int) -> float:
 
 
 def padding_rows(engine: Engine, replica: int) -> float:
-    """Return the rows that pad a replica's batch of decodes to the size of the next CUDA graph.
+    """Return how many rows pad a replica's decode batch to the next CUDA graph size.
 
     Batches with prompts, and batches larger than the largest graph, are not padded.
     """

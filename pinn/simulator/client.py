@@ -26,7 +26,7 @@ from pinn.simulator.state import (
 
 
 def group_of(engine: Engine, replica: int) -> int:
-    """Return the index of a replica's group, whose replicas run every step together."""
+    """Return the index of a replica's group; the replicas of a group run every step together."""
     return replica * engine.config.n_groups // engine.config.n_replicas
 
 
@@ -36,21 +36,21 @@ def first_of(engine: Engine, group: int) -> int:
 
 
 def replicas_of(engine: Engine, group: int) -> range:
-    """Return the numbers of the replicas of a group."""
+    """Return the indices of the replicas in a group."""
     return range(first_of(engine, group), first_of(engine, group + 1))
 
 
 def first_server(engine: Engine, replica: int) -> int:
-    """Return the index of the first API server in the deployment copy of a replica."""
+    """Return the index of the first API server process of a replica's server."""
     config = engine.config
     return replica * config.n_copies // config.n_replicas * (config.n_servers // config.n_copies)
 
 
 def server_of(engine: Engine, r: int) -> Server:
-    """Return the API server that handles a request; a deployment copy's API servers take turns.
+    """Return the API server process that handles a request, chosen round-robin within a server.
 
-    With several copies, each round of requests over the copies begins at another API server.
-    Otherwise round-robin routing would leave some API servers without requests.
+    With several servers, each round of requests over the servers starts at a different process.
+    Otherwise round-robin routing would leave some processes without requests.
     """
     config = engine.config
     begin = r // config.n_replicas if config.n_copies > 1 else 0
@@ -67,7 +67,7 @@ def server_of(engine: Engine, r: int) -> Server:
 
 
 def take_in(engine: Engine, r: int, work_s: float) -> float:
-    """Process a request in its API server, and return the time in seconds when this work ends."""
+    """Process a request in its API server and return the time of completion, in seconds."""
     request, server = engine.requests[r], server_of(engine, r)
     _begin(server, request.sent_s)
     server.work[0] += 1
@@ -78,7 +78,7 @@ def take_in(engine: Engine, r: int, work_s: float) -> float:
 
 
 def hear_of_step(engine: Engine, now: float) -> None:
-    """Set when each API server begins to stream the tokens of a step that ended at ``now``."""
+    """Set when each API server starts streaming the tokens of a step that ended at ``now``."""
     for i in range(engine.config.n_servers):
         server = engine.servers[i]
         server.start_s = max(server.free_s, now)
@@ -94,8 +94,8 @@ def stream(server: Server, now: float, token_s: float) -> None:
 def _begin(server: Server, now: float) -> None:
     """Reset an API server's work counters if the server is idle when a task arrives at ``now``.
 
-    The server counts as busy if another task arrived at the same time, even if that task needs no
-    time, and if the task arrives exactly when the last one ends.
+    The server counts as busy if another task arrived at the same time, even if that task takes no
+    time, or if the task arrives exactly when the previous one ends.
     """
     if server.free_s < now and server.came_s < now:
         server.work[0] = server.work[1] = server.work[2] = 0.0
@@ -114,7 +114,7 @@ def _begin(server: Server, now: float) -> None:
 
 
 def prompts_wait(engine: Engine, group: int) -> bool:
-    """Return whether new prompts wait during a group's next step, and count steps of waiting."""
+    """Return whether new prompts wait during a group's next step, and count the steps they wait."""
     if engine.config.prompt_wait_steps == 0:
         return False
     if engine.config.waits_for_all:
@@ -138,7 +138,7 @@ def _waits_for_tokens(engine: Engine, group: int) -> bool:
 
 
 def _waits_for_all(engine: Engine, group: int) -> bool:
-    """Return whether prompts wait until every replica has a prompt (attention data parallelism).
+    """Return whether prompts wait until every replica has one (attention data parallelism).
 
     SGLang counts only steps in which at least one replica has a prompt, and also waits for idle
     replicas.
@@ -158,7 +158,7 @@ def _waits_for_all(engine: Engine, group: int) -> bool:
 
 
 def _has_prompt(engine: Engine, replica: int) -> bool:
-    """Return whether a replica has a runnable prompt: a new or a partly computed one."""
+    """Return whether a replica has a runnable prompt, either new or partly computed."""
     state = engine.replicas[replica]
     if state.chunked >= 0:
         return True
@@ -244,24 +244,24 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """Add the time when a client sees a request end, or a decode server gets it, to the heap."""
+    """Push the time when a client sees a request end, or a decode server receives it."""
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1
 
 
 def pop_ending(engine: Engine) -> int:
-    """Remove the request that ends first from the heap of endings; return its index."""
+    """Pop the request that ends first from the heap of end times; return its index."""
     counters = engine.counters
     counters.endings -= 1
     return blocks.pop_heap(engine.endings, counters.endings + 1)
 
 
 def send(engine: Engine, moment: float) -> int:
-    """Send the next request and return its index; return -1 if the server rejects it at once.
+    """Send the next request and return its index; return -1 if the server rejects it immediately.
 
     Under a concurrency limit the request occupies the slot that was freed first. A conversation
-    keeps its slot from turn to turn.
+    keeps its slot across turns.
     """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
@@ -297,7 +297,8 @@ def send(engine: Engine, moment: float) -> int:
 def hand_over(engine: Engine, r: int, work_s: float) -> None:
     """Pass a request from its API server to the engine.
 
-    Requests to one replica stay in the order of arrival, whichever API server handles them.
+    Requests to the same replica stay in order of arrival, regardless of which API server handles
+    them.
     """
     counters, request = engine.counters, engine.requests[r]
     state = engine.replicas[request.replica]
@@ -314,7 +315,7 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """Record that a client sees its request end; open the next stage after a stage's last one."""
+    """Record that a client sees its request end, and start the next stage if it was the last."""
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)
@@ -335,7 +336,7 @@ def resolve(engine: Engine, r: int, moment: float) -> None:
 
 
 def pass_on(engine: Engine, r: int, moment: float) -> None:
-    """Hand a request over to another engine, such as the other P/D pool, at ``moment`` (s)."""
+    """Pass a request to another engine, such as that of the other P/D pool, at ``moment`` (s)."""
     counters = engine.counters
     leaving = engine.leaving[counters.leaving]
     leaving.moment_s, leaving.request = moment, r
@@ -364,7 +365,8 @@ def hang_up(engine: Engine, now: float) -> None:
     """Disconnect clients whose timeout has passed, and abort their requests.
 
     As in ``EngineCore._process_aborts_queue`` and ``Scheduler.finish_requests``, blocks are freed
-    at once, even blocks of a batch in flight. The engine aborts requests at its next iteration.
+    immediately, even those used by a batch in flight. The engine aborts requests at its next
+    iteration.
     """
     counters = engine.counters
     while counters.deadlines > 0 and engine.deadlines[0].moment_s <= now:
@@ -453,7 +455,7 @@ def update_from_output(
 def _append_tokens(
     engine: Engine, request: Request, server: Server, now: float, tokens: int
 ) -> None:
-    """Record a request's new tokens, and the ITL gap since its previous tokens.
+    """Record a request's new tokens and the inter-token gap since its previous tokens.
 
     The gap is the time between the starts of streaming the previous and the new tokens. All
     requests of a batch have the same gap.
@@ -498,7 +500,7 @@ def _finish(engine: Engine, replica: int, r: int, completion_s: float) -> None:
 
 
 def _drop_ended(engine: Engine, replica: int) -> None:
-    """Remove requests that no longer run from the running list; keep the order of the others."""
+    """Remove requests that are no longer running from the running list, preserving its order."""
     state = engine.replicas[replica]
     kept = 0
     for i in range(state.running):

@@ -14,8 +14,8 @@ from pinn.simulator.engine import ARRAYS, ENGINE, Engine, offsets
 def _mangling_args(record: types.Record) -> tuple[str, tuple[str, ...]]:
     """Return the name of a record type in compiled symbols, derived from its fields.
 
-    numba numbers record types anew in each process. Two processes can thus give different records
-    the same symbol. A third process that loads both from the cache would run the wrong code.
+    numba renumbers record types in each process, so two processes can give different records the
+    same symbol. A third process that loads both from the cache would run the wrong code.
     """
     return "Record", (hashlib.sha256(record.name.encode()).hexdigest(),)
 
@@ -29,8 +29,8 @@ _OFFSETS, _LENGTHS = offsets(ENGINE), offsets(ENGINE["config"])
 class _Pointer(types.Opaque):
     """Numba type of a simulated engine or of one of its arrays: a pointer to a numpy record.
 
-    If the engine were a tuple of arrays or a ``structref``, compilation would take twice as long,
-    or the compiled loop would be 25 % slower.
+    As a tuple of arrays or a ``structref``, the engine would double the compilation time or slow
+    the compiled loop by 25 %.
     """
 
 

@@ -24,18 +24,18 @@ _config: Any = numba.config
 def _folder(function: Callable[..., Any]) -> str:
     """Return a cache folder whose name depends on all code that a function calls.
 
-    numba detects a change of the file that defines a compiled function, but no change of the files
-    that define its callees.
+    numba detects changes in the file that defines a compiled function, but not in the files that
+    define its callees.
     """
     base = _config.CACHE_DIR or cache_folder()
     return str(Path(base) / f"simulator-{code_digest(function)[:16]}")
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function at its first call, or load the code that an earlier process compiled.
+    """Compile a function on its first call, or load the code that an earlier process compiled.
 
     The compiled function releases the interpreter lock, so that threads run simulations in
-    parallel. Without a writable cache folder every process compiles again.
+    parallel. Without a writable cache folder, every process recompiles the function.
     """
     jit = partial(numba.njit, nogil=True, error_model="numpy")
     folder = _folder(function)
@@ -60,7 +60,7 @@ def _call(jitted: Any, lock: Path | None, *args: Any) -> Any:
 
 
 def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
-    """Compile or load a function for argument types, with a lock and without garbage collection.
+    """Compile or load a function for argument types, with a lock and garbage collection off.
 
     numba writes its index and the code separately. Without the lock, two processes that compile one
     function for different types at the same time may leave an index that points to the wrong code.
@@ -86,13 +86,13 @@ inner = register_jitable(**_INNER)
 
 
 def compiled_as(plain: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Return a decorator that replaces calls of ``plain`` in compiled code by another function."""
+    """Return a decorator whose function replaces ``plain`` in compiled code."""
     decorate: Callable[[_Function], _Function] = overload(plain, jit_options=_INNER)
     return decorate
 
 
 def compiled_inside(module: str) -> None:
-    """Let compiled functions call every function defined so far in a module."""
+    """Allow compiled functions to call every function defined so far in a module."""
     for function in [*vars(sys.modules[module]).values()]:
         if isinstance(function, FunctionType) and function.__module__ == module:
             inner(function)

@@ -27,7 +27,7 @@ from pinn.simulator.state import (
 
 
 class Config:
-    """Settings of a simulated engine and lengths of its arrays, which are constant during a run."""
+    """Settings of a simulated engine and lengths of its arrays, constant during a run."""
 
     token_budget: I8
     max_model_len: I8
@@ -241,7 +241,7 @@ class ArrayType(NamedTuple):
 
     Attributes:
         dtype: Type of the array's items.
-        shape: Names of the fields of ``Config`` that give the lengths of the array's axes.
+        shape: Names of the fields of ``Config`` that contain the lengths of the array's axes.
     """
 
     dtype: np.dtype[Any]
@@ -293,7 +293,7 @@ def new_engine(
     """Build an engine with idle replicas and empty queues.
 
     Args:
-        settings: Name of a field of ``Config`` -> value: every setting, and the lengths
+        settings: Mapping from each field of ``Config`` to its value: all settings, and the lengths
             ``n_replicas``, ``n_groups``, ``n_copies``, ``n_servers`` and ``n_sources``.
         given: Arrays ``requests``, ``keys``, ``stages``, ``graph_size`` and ``chances`` of the
             engine, by name.
@@ -347,7 +347,7 @@ _MOST_JOBS = 1 << 16
 
 
 def _size_tier(config: Any) -> None:
-    """Set the lengths of a second KV tier's arrays in ``config``; minimal ones without a tier."""
+    """Set the array lengths of a second KV tier in ``config``; minimal if there is no tier."""
     on, by_job, by_node = config.tier > 0, config.tier == BY_JOB, config.tier == BY_NODE
     chunks = 0 if by_node else config.tier_chunks * (3 if config.tier_arc else 1)
     config.n_tier = LISTS + chunks
@@ -388,7 +388,7 @@ def _make_idle(engine: Engine) -> None:
 
 
 def _make_tier(engine: Engine) -> None:
-    """Initialize a second KV tier as empty, with all chunks in its list of unused chunks."""
+    """Initialize a second KV tier as empty, with all chunks in its free list."""
     engine.requests["tier_row"][:] = -1
     chunks, places = engine.tier, np.arange(engine.config.n_tier)
     ends = places < LISTS

@@ -2,7 +2,7 @@
 
 As in ``sglang 0.5.23 sglang/benchmark/goodput.py: calculate_goodput``, attainment counts all sent
 requests, and failed requests meet no limit. As in ``vllm 0.33.0 vllm/benchmarks/serve.py:
-calculate_metrics``, an answer of a single token meets any limit on TPOT.
+calculate_metrics``, a response of a single token meets any limit on TPOT.
 """
 
 from collections.abc import Mapping
@@ -40,17 +40,17 @@ class Goodput:
         requests: Measured requests, including those that were not served.
         met_requests: Measured requests that were served within all limits on each request.
         attainment: ``met_requests`` as a share of ``requests``.
-        requests_per_s: Goodput: ``met_requests`` over the time from the first arrival to the last
-            answer.
+        requests_per_s: Goodput: ``met_requests`` divided by the time from the first arrival to the
+            end of the last response.
         attainment_by_metric: Share of the requests that meet a metric's limit, by metric.
         statistics_s: Value in seconds of each limited statistic, by limit; infinite where requests
             were not served, NaN where undefined.
-        each: Limits on each request as text; empty without such limits.
+        each: Limits on each request as a string; empty if there are none.
         limits_s: Limit on each request in seconds, by metric.
-        met: Whether all limits are met and no queue is left behind. None if the SLO limits each
-            request, but states no share of requests that must meet the limits.
-        left_behind: Sentence on requests still queued when the load ends, if no limit bounds queue
-            time. Limits on ITL or TPOT would then be met only because the load ends.
+        met: Whether all limits are met and no queue remains when the load ends. None if the SLO
+            limits each request, but states no share of requests that must meet the limits.
+        left_behind: Sentence about requests still queued when the load ends, if no limit applies to
+            queue time. Limits on ITL or TPOT would then be met only because the load ends.
     """
 
     limits: str
@@ -106,6 +106,6 @@ def goodput(run: Run, slo: Slo) -> Goodput:
 
 
 def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
-    """Return, by metric, the share of requests that meet the limit on this metric alone."""
+    """Return the share of requests that meet each metric's limit considered alone, by metric."""
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}

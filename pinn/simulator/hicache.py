@@ -50,7 +50,7 @@ def _stored_up_to(engine: Engine, replica: int, n: int) -> bool:
 
 
 def _store(engine: Engine, replica: int, r: int, n: int, locks: bool) -> bool:
-    """Plan to store a node in host memory (``write_backup``); return whether it has room."""
+    """Plan to store a node in host memory (``write_backup``); return whether there is room."""
     config, state, node = engine.config, engine.replicas[replica], engine.nodes[replica, n]
     missing = node.blocks - state.host_free
     if missing > 0:
@@ -152,7 +152,7 @@ def make_room(engine: Engine, replica: int, wanted: int) -> None:
 
 
 def _write_back(engine: Engine, replica: int, n: int) -> None:
-    """Store a node in host memory; evict the node from the GPU when the store has ended."""
+    """Store a node in host memory; evict the node from the GPU when the store completes."""
     if engine.config.tier_unified:
         _wait_for_stores(engine, replica)
         tree.note_double(engine, replica, n)
@@ -164,7 +164,7 @@ def _write_back(engine: Engine, replica: int, n: int) -> None:
 
 
 def _wait_for_stores(engine: Engine, replica: int) -> None:
-    """Wait until all stores in host memory have ended (``writing_check(write_back=True)``)."""
+    """Wait until all stores to host memory complete (``writing_check(write_back=True)``)."""
     state = engine.replicas[replica]
     hicache_link.begin(engine, replica, STORE, state.heard_s)
     for number in range(state.jobs_first, state.jobs_made):
@@ -208,7 +208,7 @@ def _drop_subtree(engine: Engine, replica: int, n: int) -> bool:
 def load_back(engine: Engine, replica: int, r: int) -> int:
     """Load the blocks of the last prefix match that are only in host memory (``load_back``).
 
-    Return the number of loaded blocks: all of them, or 0 if they are too few or do not fit.
+    Return the number of loaded blocks: all of them, or 0 if there are too few or they do not fit.
     """
     state, n = engine.replicas[replica], engine.replicas[replica].best
     size = int(state.host_hits)
@@ -240,7 +240,7 @@ def load_back(engine: Engine, replica: int, r: int) -> int:
 
 
 def _hold_path(engine: Engine, replica: int, n: int, last: int, change: int) -> None:
-    """Protect nodes' host copies from eviction (``change`` 1), or end their protection (-1).
+    """Protect nodes' host copies from eviction (``change`` 1), or remove the protection (-1).
 
     The nodes are on the path from node ``n`` up to its ancestor ``last``, which is not included.
     """

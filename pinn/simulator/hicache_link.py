@@ -2,8 +2,8 @@
 
 A transfer stores one node of the radix tree, or loads all nodes on the path to a node.
 
-Mirrors ``sglang/srt/managers/cache_controller.py``. Stores and loads run on two streams, so that
-the link carries a store and a load at once. The transfers of each stream run in order.
+Mirrors ``sglang/srt/managers/cache_controller.py``. Stores and loads run on separate streams, so
+the link can carry a store and a load simultaneously. The transfers in each stream run in order.
 """
 
 import numpy as np
@@ -66,9 +66,9 @@ def _first_planned(engine: Engine, replica: int) -> int:
 
 
 def hear_ended(engine: Engine, replica: int) -> None:
-    """Unlock the radix tree nodes of ended transfers (``writing_check`` and ``loading_check``).
+    """Unlock the radix tree nodes of completed transfers (``writing_check`` and ``loading_check``).
 
-    Stores end in order, and loads end in order, so each search stops at the first unfinished one.
+    Stores complete in order, as do loads, so each search stops at the first unfinished one.
     """
     state, loads = engine.replicas[replica], True
     stores = True

@@ -39,11 +39,11 @@ _FIXED_PHASES = ("output_token", "completion")
 def request_coefficients(
     alpha: Float[np.ndarray, " features"],
 ) -> Float[np.ndarray, "phases values"]:
-    """Return the request coefficients alpha as an array of shape [phases, ``REQUEST_VALUES``].
+    """Return the request coefficients (alpha) as an array of shape [phases, ``REQUEST_VALUES``].
 
     Raises:
         PinnError: If a request feature has no compiled form, or if a feature depends on the request
-            in a phase that does not know the request.
+            in a phase where the request is unknown.
     """
     table = np.zeros((len(PHASES), len(REQUEST_VALUES)))
     for (name, feature), value in zip(REQUEST_FEATURES.items(), alpha, strict=True):
@@ -66,7 +66,7 @@ def request_coefficients(
 
 
 def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray, " values"]:
-    """Return the step coefficients beta in the order of ``StepValues``.
+    """Return the step coefficients (beta) in the order of ``StepValues``.
 
     Raises:
         PinnError: If a step feature has no compiled form.
@@ -80,7 +80,7 @@ def step_coefficients(beta: Float[np.ndarray, " features"]) -> Float[np.ndarray,
 
 
 def numbers(**values: float | Float[np.ndarray, "..."] | np.record) -> np.record:
-    """Combine named numbers, arrays and nested records in one record, in the given order.
+    """Combine named numbers, arrays and nested records into one record, in the given order.
 
     Compiled code receives the record as one pointer; the record's type has the names and shapes.
     """
@@ -109,8 +109,8 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
     Args:
         c: Costs of the deployment as a record (``Costs``).
-        sums: Sums over the batch: the fields of ``BatchSums`` in order, then the two further sums
-            of ``pinn.simulator.state``.
+        sums: Sums over the batch: the fields of ``BatchSums`` in order, then the two additional
+            sums of ``pinn.simulator.state``.
     """
     context, near = _read_contexts(sums)
     return step_formulas(c, Sums(
@@ -120,7 +120,7 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
 
 @inner
 def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
-    """Return the context tokens that decodes read from GPU memory, without L2 cache hits.
+    """Return the context tokens that decodes read from GPU memory, excluding L2 cache hits.
 
     The first number is for full attention, the second for windowed attention.
     """
@@ -138,9 +138,9 @@ def _read_contexts(sums: np.ndarray) -> tuple[float, float]:
 
 
 def step_seconds(latency: LatencyModel, engine: Engine, replica: int, shared_s: float) -> float:
-    """Return the time in seconds of the batch that a replica has just scheduled.
+    """Return the step time in seconds of the batch that a replica has just scheduled.
 
-    ``shared_s`` is the time in seconds of experts' work that all ranks of the group share, or 0.
+    ``shared_s`` is the time in seconds of the expert work that all ranks of the group share, or 0.
     """
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth
@@ -184,12 +184,12 @@ _METHODS = {
 
 
 def request_seconds(latency: LatencyModel, engine: Engine, r: int, phase: int) -> float:
-    """Return a request's delay in seconds in a phase: when it is sent, scheduled, or preempted."""
+    """Return a request's delay in seconds in one phase: sending, scheduling or preemption."""
     return float(getattr(latency, _METHODS[phase])(float(engine.requests[r].prompt)))
 
 
 def after_output_seconds(latency: LatencyModel) -> tuple[float, float]:
-    """Return the API server's seconds per output token, and its seconds after the last token."""
+    """Return the API server's time per output token and after the last token, in seconds."""
     per_token = float(latency.output_token_processing_time())
     return per_token, float(latency.post_decode_fixed_overhead())
 
@@ -226,7 +226,8 @@ def speculative_seconds(
 ) -> float:
     """Return the step time in seconds of a batch with speculative decoding.
 
-    The step has the passes of the draft model, if there is one, and the pass that verifies drafts.
+    The step consists of the draft model's passes, if there is a draft model, and the verification
+    pass.
     """
     added = latency.tokens * sums[1]
     padding = sums[PADDING] * (1 + latency.tokens)
@@ -278,7 +279,7 @@ def encoder_numbers(encoder: EncoderTime) -> np.record:
 
 @inner
 def _encoder_seconds(latency: np.record, engine: Engine, replica: int) -> float:
-    """Return the encoder's time on images or audio that begin in the new batch, in seconds."""
+    """Return the encoder's time in seconds for images or audio that start in the new batch."""
     of = latency.encoder
     group = engine.groups[group_of(engine, replica)]
     column = (group.oldest + group.in_flight) % engine.config.depth

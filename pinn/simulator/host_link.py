@@ -1,11 +1,11 @@
 """Transfers of keys and values between GPU and host, and blocks that wait for transfers.
 
 Models three parts of vLLM: the worker side of the OffloadingConnector
-(``OffloadingConnectorWorker``), the scheduler's handling of ended jobs, and
+(``OffloadingConnectorWorker``), the scheduler's handling of completed jobs, and
 ``Scheduler._free_request`` with a connector. A store planned in one step begins with the next step,
-after the GPU's work before that step. A load begins at once. One link carries stores and loads, one
-transfer at a time. A worker detects ended transfers when it launches a batch, and the scheduler
-learns of them when that batch ends.
+after the GPU's work before that step. A load begins immediately. One link carries stores and loads,
+one transfer at a time. A worker detects completed transfers when it launches a batch, and the
+scheduler learns of them when that batch ends.
 """
 
 import numpy as np
@@ -49,7 +49,7 @@ def add_job(
 
 
 def fence_ended(engine: Engine, replica: int, r: int) -> None:
-    """Make later users of a finished request's KV blocks wait for the end of its last store."""
+    """Make later users of a finished request's KV blocks wait until its last store completes."""
     request, state = engine.requests[r], engine.replicas[replica]
     if engine.config.tier != BY_JOB or request.tier_row < 0:
         return
@@ -71,7 +71,7 @@ def _fence(engine: Engine, replica: int, request: Request, row: int, number: int
 
 
 def launch(engine: Engine, replica: int, computed_s: float, column: int) -> float:
-    """Begin the transfers of a step, and record which earlier transfers have ended.
+    """Begin the transfers of a step, and record which earlier transfers have completed.
 
     Return the time in seconds when the step's batch can begin.
 
@@ -79,7 +79,7 @@ def launch(engine: Engine, replica: int, computed_s: float, column: int) -> floa
         engine: State of the engine.
         replica: Index of the replica.
         computed_s: Time in seconds when the GPU has computed the blocks that earlier steps store.
-        column: Index of the batch at whose end the scheduler learns of ended transfers.
+        column: Index of the batch at whose end the scheduler learns of completed transfers.
     """
     state = engine.replicas[replica]
     if engine.config.tier == BY_NODE:
@@ -128,8 +128,8 @@ def store_in_step(engine: Engine, replica: int, column: int, computed_s: float) 
 def loaded_s(engine: Engine, replica: int, start_s: float, duration_s: float) -> float:
     """Return the end time of a batch whose layers each wait for their share of the KV loads.
 
-    The batch ends when both conditions hold: all layers have run, starting after the first layer's
-    share of the loads, and the last layer has run after all loads.
+    The batch ends when both of these are done: all layers, starting after the first layer's share
+    of the loads; and the last layer, starting after all loads.
     """
     state = engine.replicas[replica]
     layer = 1.0 / engine.config.tier_layers
@@ -179,7 +179,7 @@ def _record(engine: Engine, replica: int, job: Job, start: float) -> None:
 
 
 def deliver(engine: Engine, replica: int, column: int) -> None:
-    """Process ended transfers at the end of a batch (``update_connector_output``)."""
+    """Process completed transfers at the end of a batch (``update_connector_output``)."""
     state = engine.replicas[replica]
     if state.seen_ends == 0:
         return
@@ -237,7 +237,7 @@ def complete(
 
 
 def leave(engine: Engine, replica: int, r: int) -> None:
-    """Free a finished request's blocks, now or once no transfer or batch uses them."""
+    """Free a finished request's blocks, immediately or once no transfer or batch uses them."""
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     engine.gone[replica, state.gone] = r
     state.gone += 1
@@ -269,7 +269,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
-    """Keep a finished request's blocks allocated until its transfers and batches in flight end."""
+    """Keep a finished request's blocks until its transfers and batches in flight complete."""
     request, state = engine.requests[r], engine.replicas[replica]
     row = engine.rows[replica, state.rows]
     row.request, row.slot, row.fence, row.column = r, request.slot, fence, -1
@@ -280,7 +280,7 @@ def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
 
 
 def free_processed(engine: Engine, replica: int, column: int) -> None:
-    """Free ended requests' blocks that no batch in flight can write (``_drain_deferred_frees``)."""
+    """Free finished requests' blocks no batch in flight can write (``_drain_deferred_frees``)."""
     state = engine.replicas[replica]
     if engine.batches[replica, column].size == 0:
         return
@@ -290,7 +290,7 @@ def free_processed(engine: Engine, replica: int, column: int) -> None:
 
 
 def _free_stored(engine: Engine, replica: int, column: int) -> None:
-    """Free the blocks of finished requests whose stores have all ended."""
+    """Free the blocks of finished requests whose stores have all completed."""
     state = engine.replicas[replica]
     for i in range(state.rows):
         row = engine.rows[replica, i]
@@ -342,9 +342,10 @@ def busy(engine: Engine, replica: int) -> bool:
 
 
 def next_end_s(engine: Engine, replica: int) -> float:
-    """Return the end time in seconds of the transfer that ends next.
+    """Return the completion time in seconds of the transfer that completes next.
 
-    Return infinity if no transfer is running, or if an idle engine does not poll for its end.
+    Return infinity if no transfer is running, or if an idle engine does not poll for its
+    completion.
     """
     state, moment = engine.replicas[replica], np.inf
     polls = busy(engine, replica) or state.running + engine.waiting[replica].size > 0

@@ -1,6 +1,6 @@
 """Prediction intervals of a run's metrics, from one faster and one slower simulation.
 
-All metrics rise with the step time, so each end of an interval needs one run. Below saturation a
+All metrics rise with the step time, so each bound of an interval needs one run. Below saturation a
 metric is proportional to the step time. Where queues grow, the metric changes more.
 """
 
@@ -78,16 +78,16 @@ def end_figures(
 def figure_ends(
     value: Figures, fast: Figures, slow: Figures, ttft_half: float
 ) -> dict[str, tuple[float, float]]:
-    """Return the (lower, upper) end of each metric's interval, for means or one percentile.
+    """Return the (lower, upper) bounds of each metric's interval, for means or one percentile.
 
-    TTFT gets the wider of its simulated interval and its interval below saturation. If this moves
-    an end of TTFT, the end of E2E moves by the same time.
+    TTFT is given the wider of its simulated interval and its interval below saturation. If this
+    shifts a bound of TTFT, the same bound of E2E shifts by the same time.
 
     Args:
         value: Predicted metrics: ``ttft``, ``e2e`` and any other metrics that rise with step time.
         fast: Metrics of the run with shorter times.
-        slow: Metrics of the run with longer times. If nothing was served, they are NaN, and the
-            intervals have no upper end.
+        slow: Metrics of the run with longer times. If no request was served, they are NaN, and the
+            intervals have no upper bound.
         ttft_half: Log half-width of TTFT below saturation.
     """
     found = {name: ends(value[name], fast[name], slow[name]) for name in value}
@@ -101,16 +101,16 @@ def figure_ends(
 
 
 def ends(value: float, fast: float, slow: float) -> tuple[float, float]:
-    """Return the (lower, upper) end of a metric's interval, from its values in three runs.
+    """Return the (lower, upper) bounds of a metric's interval, from its values in three runs.
 
-    The upper end is infinite if the metric is undefined in the run with longer times.
+    The upper bound is infinite if the metric is undefined in the run with longer times.
     """
     known = [x for x in (value, fast, slow) if not math.isnan(x)]
     return min(known), math.inf if math.isnan(slow) else max(known)
 
 
 def standing_step(run: Run) -> str:
-    """Return the mean decode step of a run as text: ``32 decode @ 1024`` (context tokens)."""
+    """Return the mean decode step of a run as a string: ``32 decode @ 1024`` (context tokens)."""
     r = run.requests
     steps = max(len(run.steps), 1)
     requests = max(round(float(run.steps["requests"].sum()) / steps), 1)
@@ -119,7 +119,7 @@ def standing_step(run: Run) -> str:
 
 
 def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figures:
-    """Return each metric's log change per log change of the step time, at least 0.
+    """Return each metric's relative change per relative change of the step time, at least 0.
 
     This gain is 1 if a metric is proportional to the step time, and above 1 if queues amplify it.
     """
@@ -139,12 +139,12 @@ class Intervals:
     """Prediction intervals of a simulation's metrics, and the evidence for their widths.
 
     Attributes:
-        level: Share of measurements that the intervals cover.
-        figures: Metric -> (lower, upper) end; the upper end is None if the run with longer times
-            serves nothing.
+        level: Nominal coverage: share of measurements that the intervals should contain.
+        figures: Metric -> (lower, upper) bounds; the upper bound is None if the run with longer
+            times serves no request.
         slow_end_unserved: Share of requests that do not finish in the run with longer times.
-        distance: Evidence for the widths: a ``sentence`` and, for a network, its errors on similar
-            held-out data.
+        distance: Evidence for the widths: a ``sentence`` and, for a network's prediction, its
+            errors on similar held-out data.
         missing: Reason why there are no intervals; empty if there are.
         kv_blocks: Interval of the KV cache size of one replica, in blocks.
     """
@@ -166,16 +166,16 @@ class Intervals:
 def simulated_intervals(
     job: Job, run: Run, half_widths: tuple[float, float], level: float, distance: Mapping[str, Json]
 ) -> Intervals:
-    """Simulate a run twice more, with all times at the lower and upper ends of their intervals.
+    """Simulate a run twice more, with all times at the lower and upper bounds of their intervals.
 
-    The run with shorter times has the maximum likely KV cache, the other run the minimum.
+    The run with shorter times uses the largest likely KV cache, the other run the smallest.
     Percentiles are assumed to have the relative error of the means.
 
     Args:
         job: Simulation at the predicted times.
         run: Run of this simulation.
         half_widths: Log half-widths of the step time and of TTFT below saturation.
-        level: Share of measurements that the half-widths cover.
+        level: Nominal coverage: share of measurements that the intervals should contain.
         distance: Evidence for the widths, see :class:`Intervals`.
     """
     step, ttft = half_widths

@@ -34,13 +34,13 @@ from pinn.specs.batch import Batch
 
 @runtime_checkable
 class LatencyModel(Protocol):
-    """Predictor of all times of a simulation; methods return finite seconds, at least 0."""
+    """Predictor of all times in a simulation; methods return finite seconds, at least 0."""
 
     def step_time(self, batch: Batch) -> float:
-        """Return the time in seconds of one engine step for a batch; positive."""
+        """Return the engine step time of a batch in seconds, which must be positive."""
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """Return the API server's time before a request enters the engine's queue, in seconds."""
+        """Return the API server's time in seconds before a request enters the engine's queue."""
 
     def output_token_processing_time(self) -> float:
         """Return the API server's time in seconds for each token that it streams."""
@@ -49,7 +49,7 @@ class LatencyModel(Protocol):
         """Return a request's delay in seconds before its first token, outside queue and steps."""
 
     def preemption_processing_time(self, prompt_tokens: float) -> float:
-        """Return a request's extra delay in seconds per preemption, without its recomputation."""
+        """Return a request's extra delay in seconds per preemption, excluding recomputation."""
 
     def post_decode_fixed_overhead(self) -> float:
         """Return the time from a request's last token until its client sees its end, in seconds."""

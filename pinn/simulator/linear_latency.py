@@ -35,7 +35,7 @@ class LinearLatency:
         deployment: Deployment to which the coefficients belong.
         beta: Seconds per unit of each step feature, in the order of ``STEP_FEATURES``.
         alpha: Seconds per unit of each request feature, in the order of ``REQUEST_FEATURES``.
-        encoder: Time that the prompts' images add to steps; None without images.
+        encoder: Time that prompts' images add to steps; None if there are no images.
     """
 
     deployment: Deployment
@@ -45,13 +45,13 @@ class LinearLatency:
 
     @property
     def shares(self) -> bool:
-        """Return whether data-parallel ranks share a part of each step's work (the experts')."""
+        """Return whether data-parallel ranks share part of each step's work (the experts)."""
         return bool(shared_features(self.deployment).any())
 
     def compile(self, apart: bool, shares: bool = False) -> np.record:
         """Return the coefficients and costs as a record for compiled code.
 
-        Compiled code depends on the record's field names, and skips features without a field.
+        Compiled code depends on the record's field names, and omits features without a field.
 
         Args:
             apart: Whether prompts and decodes never share a step.
@@ -97,7 +97,7 @@ class LinearLatency:
         return float(self._seconds([batch], own, shared_s)[0])
 
     def shared_step_time(self, prompts: float, decodes: float, prompt_tokens: float) -> float:
-        """Return the time in seconds of the experts' work that all ranks share in a step.
+        """Return the time in seconds of the expert work that all ranks share in a step.
 
         The arguments are means over the ranks: prompts, decodes and prompt tokens of the step.
         """
@@ -119,7 +119,7 @@ class LinearLatency:
         return seconds
 
     def queueing_time(self, prompt_tokens: float) -> float:
-        """Return the API server's time in seconds on a request (phase ``arrival_to_queue``)."""
+        """Return the API server's time in seconds for a request (phase ``arrival_to_queue``)."""
         return self._phase("arrival_to_queue", prompt_tokens)
 
     def output_token_processing_time(self) -> float:
@@ -136,7 +136,7 @@ class LinearLatency:
         return self._phase("preemption", prompt_tokens)
 
     def post_decode_fixed_overhead(self) -> float:
-        """Return the seconds after a request's last token (phase ``completion``)."""
+        """Return the time in seconds after a request's last token (phase ``completion``)."""
         return self._phase("completion")
 
     def _phase(self, phase: str, prompt_tokens: float = 0.0) -> float:
@@ -181,7 +181,7 @@ def complete_latency(model: object) -> LatencyModel:
 
 
 def latency_from_json(deployment: Deployment, path: Path) -> LinearLatency:
-    """Return a latency model from a file of ``pinn coefficients --json`` or ``pinn calibrate``.
+    """Return a latency model from a coefficient file, such as one of ``pinn calibrate``.
 
     Raises:
         PinnError: If the file cannot be used, or belongs to another deployment.

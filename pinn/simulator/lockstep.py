@@ -1,4 +1,4 @@
-"""Data-parallel ranks in lockstep: tokens per step of the experts that the ranks share.
+"""Data-parallel ranks in lockstep: tokens per step of the shared experts.
 
 If all ranks run a CUDA graph, each rank is padded to the largest rank, since all replay a graph of
 the same size. If one rank launches eagerly, all ranks do, each with its own tokens. A rank without
@@ -85,7 +85,7 @@ def _eager_share(config: Config, prompt_tokens: float, decodes: float, tokens: f
 
 
 def holds_prompts(engine: Engine, replica: int) -> bool:
-    """Return whether a replica's next batch delays prompts because other requests decode."""
+    """Return whether a replica's next batch delays prompts because other requests are decoding."""
     config, state = engine.config, engine.replicas[replica]
     state.has_chunks = False
     if config.prompt_interval == 1 or state.unserved > 0:

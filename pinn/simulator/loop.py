@@ -1,8 +1,8 @@
 """Event loops of the simulator: of one engine, and of two pools in disaggregated prefill/decode.
 
-Requests move between the pools: a computed prompt moves to a decode server, and the end of an
-answer lets its client send the next request. Both pools therefore share one clock, and the earliest
-event of either pool is handled first.
+Requests move between the pools: a computed prompt moves to a decode server, and the end of a
+response lets its client send the next request. Both pools therefore share one clock, and the
+earliest event of either pool is handled first.
 """
 
 import numpy as np
@@ -46,7 +46,7 @@ def advance(engine: Engine, latency: LatencyModel, until_s: float = np.inf) -> i
     other pool, and BAD_STEP if a step time is not positive and finite. In plain Python ``latency``
     is any object with the methods of ``pinn.simulator.latency_model.LatencyModel``.
 
-    The function is long because numba compiles a callee again for each of its callers.
+    The function is long because numba recompiles a callee for each of its callers.
     """
     while has_room(engine):
         if engine.counters.leaving > 0:
@@ -95,8 +95,8 @@ def _group_seconds(latency: LatencyModel, engine: Engine, group: int) -> tuple[f
     """Return the time in seconds of a group's step, and the index of the slowest replica.
 
     Ranks with shared experts exchange tokens in every layer, so they run in lockstep
-    (``DPEngineCoreProc.run_busy_loop``). The step lasts as long as the slowest rank's own part
-    plus the shared part.
+    (``DPEngineCoreProc.run_busy_loop``). The step takes the slowest rank's own time plus the shared
+    time.
     """
     longest, slowest, shared_s = 0.0, first_of(engine, group), 0.0
     if engine.config.shares_experts:
@@ -160,7 +160,7 @@ def next_event(engine: Engine) -> tuple[int, int, float]:
 def _begin_turn(
     engine: Engine, group: int, now: float, token_s: float, completion_s: float
 ) -> None:
-    """Process a group's ended batch, then arrived requests (end of ``step_with_batch_queue``)."""
+    """Process a group's finished batch, then new requests (end of ``step_with_batch_queue``)."""
     state = engine.groups[group]
     now = _engine_free_s(engine, group, now)
     client.hang_up(engine, now)  # abort requests whose timeout passed while the loop was busy
@@ -186,8 +186,8 @@ def _engine_free_s(engine: Engine, group: int, now: float) -> float:
 def _drain_input(engine: Engine, replica: int, now: float) -> None:
     """Move arrived requests from the input queue to the scheduler (``_process_input_queue``).
 
-    SGLang polls its input queue every few decode steps, and at once after a step with prompts or
-    when idle (``sglang/srt/managers/scheduler_recv_skipper.py``).
+    SGLang polls its input queue every few decode steps, and immediately after a step with prompts
+    or when idle (``sglang/srt/managers/scheduler_recv_skipper.py``).
     """
     config, state = engine.config, engine.replicas[replica]
     if state.running + engine.waiting[replica].size == 0:
@@ -222,7 +222,8 @@ def _wants_batch(engine: Engine, group: int) -> bool:
 def _launch(engine: Engine, group: int, duration: float, slowest: int) -> None:
     """Append a scheduled batch to the batch queue; the batch runs as soon as the GPU is free.
 
-    Pipeline stages overlap: the first stage is free for the next batch after its share of the step.
+    Pipeline stages overlap: the first stage is free for the next batch after its share of the step
+    time.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -259,10 +260,10 @@ def _transfer(engine: Engine, group: int, column: int) -> float:
 
 
 def _launch_transfers(engine: Engine, group: int) -> bool:
-    """Run a step that has KV transfers but no tokens; return whether to schedule again at once.
+    """Run a step that has KV transfers but no tokens; return whether to schedule again immediately.
 
-    Behind other batches the step occupies a slot of the batch queue, otherwise it ends at once. The
-    engine repeats steps without tokens while they advance a transfer.
+    If other batches are queued, the step occupies a slot in the batch queue; otherwise it ends
+    immediately. The engine repeats steps without tokens as long as they advance a transfer.
     """
     config, state = engine.config, engine.groups[group]
     column = (state.oldest + state.in_flight) % config.depth
@@ -284,7 +285,7 @@ def _launch_transfers(engine: Engine, group: int) -> bool:
 
 
 def _launch_nothing(engine: Engine, group: int) -> None:
-    """Queue a batch without tokens, which ends together with the batch before it.
+    """Queue a batch without tokens, which completes together with the previous batch.
 
     As in ``EngineCore.step_with_batch_queue``, this applies to queues of more than two batches.
     """
@@ -401,7 +402,7 @@ def _send_on(prefill: Engine, decode: Engine) -> None:
 
 
 def answer(engine: Engine, front: Engine) -> None:
-    """Report ended requests of an engine to their clients, whose requests are in ``front``."""
+    """Report an engine's finished requests to their clients, whose requests are in ``front``."""
     for i in range(engine.counters.leaving):
         client.resolve(front, engine.leaving[i].request, engine.leaving[i].moment_s)
     engine.counters.leaving = 0

@@ -109,7 +109,7 @@ def features_spent(
 ) -> Float[np.ndarray, "moments features"]:
     """Return the sums of step features over all steps before each step, and over all steps.
 
-    Launching and the GPU's work overlap, so the features of the shorter of them count as 0.
+    Kernel launching and GPU work overlap, so the features of the shorter one count as 0.
     """
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):
@@ -130,7 +130,7 @@ def request_feature_sums(
     - ``last @ latency.beta = engine_finish_s - handed_s``
 
     The difference of ``last`` and ``first``, divided by the number of ITL gaps, yields the engine's
-    part of the mean ITL. Rows are NaN for requests that did not get the token.
+    part of the mean ITL. Rows are NaN for requests that did not receive the token.
 
     Returns:
         Feature sums from the engine's input queue to the end of the first token's step
@@ -153,11 +153,12 @@ def request_feature_sums(
 def request_delay_features(
     run: Run,
 ) -> tuple[Float[np.ndarray, "requests features"], Float[np.ndarray, "requests features"]]:
-    """Return the derivatives of each request's TTFT and E2E by each coefficient alpha.
+    """Return the derivatives of each request's TTFT and E2E with respect to each alpha coefficient.
 
     A task of the API server waits for all work since the server was last idle, so this work counts.
-    If no task waits, ``first @ alpha`` is the part of TTFT outside the engine, and ``last @ alpha``
-    the part of E2E outside the engine. ``request_feature_sums`` gives the parts inside the engine.
+    If no task has to wait, ``first @ alpha`` is the part of TTFT outside the engine, and ``last @
+    alpha`` the part of E2E outside the engine. ``request_feature_sums`` gives the parts inside the
+    engine.
 
     Returns:
         Request features up to the first token (``first``), and up to the end (``last``).
@@ -178,7 +179,7 @@ def request_delay_features(
 def _integral(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"], moments: np.ndarray
 ) -> Float[np.ndarray, "moments requests features"]:
-    """Return step features summed up to each moment (s); sums grow linearly within a step."""
+    """Return step features summed up to each time (s); sums grow linearly within a step."""
     start, duration = table[:, 0], table[:, 1]
     step = np.clip(np.searchsorted(start, moments, side="right") - 1, 0, None)
     share = np.clip((moments - start[step]) / duration[step], 0.0, 1.0)

@@ -2,8 +2,8 @@
 
 Mirrors the scheduler side and the worker side of vLLM's OffloadingConnector
 (``vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py``, later
-``v1/offloading/scheduler.py`` and ``worker.py``). In early releases stored blocks are readable once
-their request has ended, and the request keeps its GPU blocks until the store has ended
+``v1/offloading/scheduler.py`` and ``worker.py``). In early releases, stored blocks are readable
+once their request has ended, and the request keeps its GPU blocks until the store completes
 (``BY_REQUEST``). In later releases each transfer is a job, and only the reuse of a block waits for
 the job that still reads the block (``BY_JOB``).
 
@@ -122,7 +122,7 @@ def _hold(engine: Engine, replica: int, request: Request, first: int, end: int) 
 
 
 def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) -> None:
-    """Begin to load the chunks of a hit, which stay in the tier until the load has ended."""
+    """Begin to load the chunks of a hit, which stay in the tier until the load completes."""
     request, tokens = engine.requests[r], chunk_tokens(engine)
     first, end = computed // tokens, (computed + hit) // tokens
     _hold(engine, replica, request, first, end)
@@ -135,7 +135,7 @@ def begin_load(engine: Engine, replica: int, r: int, computed: int, hit: int) ->
 
 
 def finish_load(engine: Engine, replica: int, r: int) -> None:
-    """End a request's KV load; at least one token of the request is left to compute."""
+    """Complete a request's KV load; at least one token of the request is left to compute."""
     request = engine.requests[r]
     request.computed = min(request.arriving, known_tokens(request) - 1)
     whole = engine.config.tier == BY_JOB
@@ -143,7 +143,7 @@ def finish_load(engine: Engine, replica: int, r: int) -> None:
 
 
 def reserved_blocks(engine: Engine, replica: int) -> int:
-    """Return how many more KV blocks the prompts in loading or prefill need."""
+    """Return how many more KV blocks are needed by prompts that are being loaded or prefilled."""
     needed = 0
     for i in range(engine.replicas[replica].running):
         needed += _missing_blocks(engine, engine.running[replica, i])
@@ -321,7 +321,7 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """Mark chunks that a request offers to store as used, except chunks that are being stored."""
+    """Mark the chunks that a request offers for storing as used, except those being stored."""
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]

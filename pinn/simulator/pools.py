@@ -27,13 +27,13 @@ class Transfers:
     """KV transfers between the pools, per request; NaN or 0 for requests without a transfer.
 
     Attributes:
-        left_s: Time in seconds when the prefill was done and the request left for a decode server.
+        left_s: Time in seconds when prefill completed and the request left for a decode server.
         loading_s: Time in seconds when the decode server had allocated KV blocks.
-        ready_s: Time in seconds when the keys and values had arrived.
+        ready_s: Time in seconds when the keys and values arrived.
         tokens: Number of tokens transferred; fewer than the prompt's if the decode server had
             cached a prefix.
-        link_s: Transfer time at the slower end of the link, latency included, in seconds.
-        link_bytes: Bytes transferred, over all GPUs of the decode worker.
+        link_s: Transfer time in seconds at the slower end of the link, including latency.
+        link_bytes: Bytes transferred, summed over all GPUs of the decode worker.
     """
 
     left_s: Float[np.ndarray, " requests"]
@@ -49,7 +49,7 @@ class Transfers:
 
     @property
     def waited_s(self) -> Float[np.ndarray, " requests"]:
-        """Time in seconds from the prefill's end to the KV's arrival, without the link time."""
+        """Time in seconds from the end of prefill to the KV cache's arrival, without link time."""
         return self.ready_s - self.left_s - self.link_s
 
 
@@ -68,7 +68,7 @@ def client_records(
     Prefix cache hits and the times before the first token are taken from the prefill pool;
     ``replica``, ``first_token_s`` and later times are taken from the decode pool. Computed tokens
     and preemptions are sums over both pools. ``ahead`` is the engine of the prefill pool,
-    ``behind`` of the decode pool.
+    ``behind`` that of the decode pool.
 
     Raises:
         PinnError: If requests remain that a pool can never schedule.
@@ -95,7 +95,7 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
 
     Args:
         behind: Engine of the decode pool after the run.
-        token_bytes: KV bytes per token, over all GPUs of a decode worker.
+        token_bytes: KV cache bytes per token, summed over all GPUs of a decode worker.
     """
     r, config = behind.requests, behind.config
     tokens = r["moved"].astype(np.int64)
@@ -124,7 +124,7 @@ def read_transfers(behind: Engine, token_bytes: float) -> Transfers:
 
 @dataclass(frozen=True)
 class Pool:
-    """Identical servers: a prefill pool, a decode pool, or one kind of a fleet.
+    """Identical servers: a prefill pool, a decode pool, or one kind of server in a fleet.
 
     Attributes:
         deployment: Model, GPU and flags of each server.
@@ -153,8 +153,8 @@ class Link:
     """Network between the pools.
 
     Attributes:
-        bytes_per_s: Bandwidth of each GPU in one direction, in bytes/s; infinity for transfers
-            that take no time.
+        bytes_per_s: Bandwidth of each GPU in one direction, in bytes/s; infinity for instantaneous
+            transfers.
         latency_s: Delay in seconds before each transfer starts.
     """
 
@@ -208,10 +208,10 @@ def simulate_pools(
         decode: Servers that generate output tokens.
         workload: Requests that clients send.
         link: Network between the pools; by default that of :func:`default_link`.
-        compiled: Whether to run compiled code; by default whenever both latency models allow it.
+        compiled: Whether to run compiled code; by default, if both latency models allow it.
 
     Raises:
-        PinnError: If :func:`pinn.simulator.simulate.simulate` would refuse a pool or the workload,
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would reject a pool or the workload,
             or if the pools cannot serve together.
     """
     _check_alike(prefill.deployment, decode.deployment)

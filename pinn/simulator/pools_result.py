@@ -1,4 +1,4 @@
-"""Result of a workload on a prefill pool and a decode pool: metrics of clients and of each pool."""
+"""Simulation result of a prefill pool and a decode pool: client metrics and pool metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PoolsSimulation(Served):
         found: Records of both simulated pools.
         prefill: Servers of the prefill pool.
         decode: Servers of the decode pool.
-        about: Description of each pool for JSON, prefill first.
+        about: Description of each pool for the JSON output, prefill first.
         reported: Percentiles to print, and SLO limits to check.
     """
 
@@ -67,8 +67,8 @@ class PoolsSimulation(Served):
         """Return the metrics of KV transfers, such as their number, bytes and seconds.
 
         ``link`` is the time of the transfer itself. ``wait`` is the rest of the time between the
-        end of the prefill and the arrival of its KV: until the decode server accepts the
-        request, until KV blocks are free, and until earlier transfers end.
+        end of prefill and the arrival of its KV cache: until the decode server accepts the request,
+        until KV blocks are free, and until earlier transfers end.
         """
         transfers, link = self.found.transfers, self.found.link
         moved = transfers.tokens > 0

@@ -5,7 +5,7 @@ PrefillAdder`` of 0.5.9, and of 0.5.23 if ``foresees_ends`` is set, with the fir
 policy: waiting prompts run first and decodes wait; if no prompt fits, all running requests decode.
 Not modeled: mixed chunks, priorities, LoRA and sliding-window pools. Outputs always have their full
 length, as with ``ignore_eos``. A prefix that two requests compute at the same time is stored twice
-until they end.
+until they finish.
 """
 
 from pinn.simulator import blocks, hicache, radix_requests, radix_tree
@@ -28,7 +28,7 @@ LEAST_EXPECTED, DECAY_STEPS, RETRACT_STEPS = 0.14, 600, 20
 
 
 def schedule_decodes(engine: Engine, replica: int) -> None:
-    """Schedule every running request for a decode; retract requests if KV memory is short."""
+    """Schedule every running request for a decode; retract requests if KV memory runs out."""
     config, state = engine.config, engine.replicas[replica]
     if state.unfiltered > 0:
         state.full = state.unfiltered = 0
@@ -59,7 +59,7 @@ def schedule_decodes(engine: Engine, replica: int) -> None:
 
 
 def _grow(engine: Engine, replica: int, request: Request, tokens: int) -> None:
-    """Allocate the blocks that a request needs for ``tokens`` further tokens."""
+    """Allocate the blocks that a request needs for ``tokens`` additional tokens."""
     if engine.config.tier == BY_NODE:
         radix_requests.grow(engine, replica, request, request.computed + tokens)
     else:
@@ -77,7 +77,7 @@ def _ends_in_flight(engine: Engine, r: int) -> bool:
 def _decode_blocks(engine: Engine, replica: int) -> int:
     """Return the number of free KV blocks that the next decode step needs.
 
-    As in SGLang's ``new_tokens_required_next_decode``.
+    Mirrors SGLang's ``new_tokens_required_next_decode``.
     """
     state = engine.replicas[replica]
     needed = 0
@@ -93,8 +93,8 @@ def _decode_blocks(engine: Engine, replica: int) -> int:
 def _retract(engine: Engine, replica: int) -> None:
     """Retract running requests until KV memory suffices for the next decode step.
 
-    Requests with the fewest generated tokens are retracted first, among equals those with the
-    longest prompts. At least one request keeps running. Retracted requests join the end of the
+    Requests with the fewest generated tokens are retracted first; among equals, those with the
+    longest prompts. At least one request keeps running. Retracted requests go to the end of the
     queue and restart.
     """
     state = engine.replicas[replica]
@@ -372,7 +372,7 @@ def _admit(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool
 
 
 def _paged(engine: Engine, tokens: int) -> int:
-    """Return the number of tokens rounded up to whole blocks."""
+    """Return a number of tokens, rounded up to whole blocks."""
     return blocks.blocks_for(engine, tokens) * engine.config.block_tokens
 
 
@@ -414,7 +414,7 @@ def _insert(queue: Records[Guess], size: int, request: Request, late: bool) -> i
 
 
 def _all_fit(engine: Engine, replica: int, paged: int, guesses: int) -> bool:
-    """Return whether KV memory suffices until all requests end (``add_one_req_ignore_eos``)."""
+    """Return whether KV memory suffices until all requests finish (``add_one_req_ignore_eos``)."""
     free = _free_tokens(engine, replica) - paged
     for i in range(guesses):
         guess, still = engine.guesses[i], guesses - i

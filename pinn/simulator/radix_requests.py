@@ -15,7 +15,7 @@ from pinn.simulator.state import FINISHED, LOAD, RUNNING, STORE, Request
 
 
 def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Give a waiting request its cached prefix and new blocks, if there are enough blocks."""
+    """Assign a waiting request its cached prefix and new blocks, if there are enough blocks."""
     request, state = engine.requests[r], engine.replicas[replica]
     tree.lock(engine, replica, state.matched)
     request.node, request.blocks, request.keyed_blocks = state.matched, hits, hits
@@ -47,7 +47,7 @@ def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
 def allocate(engine: Engine, replica: int, prompts: bool) -> None:
     """Allocate blocks for all requests of a batch (``alloc_for_extend``, ``alloc_for_decode``).
 
-    With pages of several tokens, one further page per request is kept free.
+    With pages of several tokens, one additional page per request is kept free.
     """
     state = engine.replicas[replica]
     room = state.wanted
@@ -83,7 +83,7 @@ def put(engine: Engine, replica: int, r: int, blocks: int, chunked: bool, ready_
 
 
 def _free(engine: Engine, replica: int, blocks: int) -> None:
-    """Return ``blocks`` KV blocks to a replica's unused blocks."""
+    """Return ``blocks`` KV blocks to a replica's pool of unused blocks."""
     state = engine.replicas[replica]
     state.unused += blocks
     state.free_blocks += blocks
@@ -142,7 +142,7 @@ def leave(engine: Engine, replica: int, r: int) -> None:
 
 
 def hear(engine: Engine, replica: int) -> None:
-    """Process ended batches, requests and KV transfers, before the next batch is scheduled."""
+    """Process completed batches, requests and KV transfers before the next batch is scheduled."""
     state, done_s = engine.replicas[replica], 0.0
     for i in range(state.gone):
         r = engine.gone[replica, i]

@@ -130,7 +130,7 @@ def _part(engine: Engine, replica: int, n: int) -> None:
 
 
 def new_node(engine: Engine, replica: int, parent: int, first: int, blocks: int) -> int:
-    """Create a node that is neither on the GPU nor in host memory yet, and return its number."""
+    """Create a node that is neither on the GPU nor in host memory yet, and return its index."""
     state = engine.replicas[replica]
     state.free_nodes -= 1
     n = int(engine.node_stack[replica, state.free_nodes])
@@ -208,7 +208,7 @@ def _count_free(engine: Engine, replica: int, blocks: int) -> None:
 
 
 def come_to_gpu(engine: Engine, replica: int, n: int) -> None:
-    """Count a node's blocks as being on the GPU, after an insertion or a load."""
+    """Mark a node's blocks as on the GPU, after an insertion or a load."""
     node = engine.nodes[replica, n]
     node.on_gpu = 1
     engine.nodes[replica, node.parent].gpu_children += 1

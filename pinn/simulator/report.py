@@ -38,7 +38,7 @@ def print_report(
         run: Run of the simulator.
         statistics: Values of metrics in the run, by name.
         intervals: Intervals of the run's mean latencies, in milliseconds.
-        percentiles: Percentiles of latencies to print.
+        percentiles: Latency percentiles to print.
     """
     print_latencies(run, statistics, LATENCIES, intervals, percentiles)
     table = Grid.of("", "", text=2)
@@ -57,7 +57,7 @@ def print_latencies(
     intervals: Ends,
     percentiles: Sequence[float] = PERCENTILES,
 ) -> None:
-    """Print a table of latencies: means, intervals where they are known, and percentiles.
+    """Print a table of latencies: means, intervals if known, and percentiles.
 
     A run with several load stages gets a second table, with one row per stage.
     """
@@ -94,7 +94,7 @@ def _stage_table(run: Run) -> Grid:
 
 
 def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
-    """Return table rows on served requests, and on requests and tokens per second, by name."""
+    """Return table rows for served requests, and for requests and tokens per second, by name."""
     served = f"{found['completed_requests']:,} of {found['injected_requests']:,} served"
     for how in ("timed_out", "rejected"):
         if found[f"{how}_requests"]:
@@ -113,7 +113,7 @@ def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
 
 
 def _token_rate(run: Run, found: Mapping[str, float]) -> str:
-    """Return output tokens/s as text, or served prompt tokens/s if no request has output."""
+    """Return output tokens/s as a string, or served prompt tokens/s if no request has output."""
     if run.workload.output_tokens.any():
         return f"{found['tokens_per_sec']:,.0f} output tokens/s"
     prompts = float(run.requests.prompt_tokens[run.requests.finished].sum())
@@ -145,7 +145,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
 
 
 def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
-    """Return table rows on hits, loads, stores and evictions of a second KV tier, by name."""
+    """Return table rows for hits, loads, stores and evictions of a second KV tier, by name."""
     gib = {name: found[f"host_{name}_bytes"] / GIB for name in ("loaded", "stored", "evicted")}
     held, size = found["host_resident_bytes"] / GIB, found["host_capacity_bytes"] / GIB
     text = (
@@ -168,7 +168,7 @@ _PRINTED, _MOST = 0.001, 10
 
 
 def print_sensitivity(found: Sensitivity) -> None:
-    """Print the ten coefficients that change the metric most, and by at least 0.001 % per %."""
+    """Print the ten coefficients that change the metric most, and by at least 0.001 % per 1 %."""
     table = Grid.of("coefficient", "change")
     shares = [(name, share.elasticity) for name, share in found.coefficients.items()]
     for name, share in sorted(shares, key=lambda pair: -abs(pair[1]))[:_MOST]:

@@ -1,4 +1,4 @@
-"""Result of a simulated deployment under a workload: clients' metrics and their intervals."""
+"""Result of a simulated deployment under a workload: client metrics and their intervals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _finite(value: Json) -> Json:
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
-    """Return the keys on the load in JSON: ``steady_state``; ``slo`` and ``reading`` if known."""
+    """Return the JSON keys about the load: ``steady_state``; ``slo`` and ``reading`` if known."""
     reading = run.workload.reading
     found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:
@@ -57,8 +57,8 @@ class Reported:
     """Options of a simulation's report.
 
     Attributes:
-        percentiles: Percentiles of latencies to print; default percentiles if empty.
-        slo: Limits on latencies to check; None without an SLO.
+        percentiles: Latency percentiles to print; default percentiles if empty.
+        slo: Limits on latencies to check; None if there is no SLO.
     """
 
     percentiles: tuple[float, ...] = ()
@@ -66,16 +66,16 @@ class Reported:
 
     @property
     def shown(self) -> tuple[float, ...]:
-        """Percentiles of latencies to print."""
+        """Latency percentiles to print."""
         return self.percentiles or PERCENTILES
 
     def goodput(self, run: Run) -> Goodput | None:
-        """Return number and share of a run's requests that meet the SLO; None without an SLO."""
+        """Return the number and share of requests that meet the SLO; None without an SLO."""
         return None if self.slo is None else goodput(run, self.slo)
 
 
 class Served:
-    """Result of servers under a load: one server, two pools, or a fleet.
+    """Simulation result of one server, two pools or a fleet under a load.
 
     Attributes:
         run: Requests as clients see them.
@@ -93,7 +93,7 @@ class Served:
 
     @cached_property
     def goodput(self) -> Goodput | None:
-        """Number and share of requests that meet the SLO; None without an SLO."""
+        """Number and share of requests that meet the SLO; None if there is no SLO."""
         return self.reported.goodput(self.run)
 
     @property
@@ -205,7 +205,7 @@ class Simulation(Served):
             print_sensitivity(self.sensitivity)
 
     def _trust_lines(self) -> list[str]:
-        """Return sentences on the reliability of the prediction."""
+        """Return sentences about the reliability of the prediction."""
         found = self.intervals
         if found is None:
             return []

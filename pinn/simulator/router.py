@@ -1,11 +1,12 @@
-"""Routing of a request to a copy of the deployment, and to a replica of the copy.
+"""Routing of a request to a server, and to a data-parallel replica of that server.
 
-When a request arrives, the router chooses a copy from its view of the copies: unfinished requests,
+When a request arrives, the router chooses a server by its view of the servers: unfinished requests,
 queue lengths, KV cache usage, and cached blocks. The router updates its view at most every
-``router_interval_s`` seconds, or for each request if the interval is 0. Every rule computes a score
-per copy. The copy with the highest score is chosen, and ties are broken at random.
+``router_interval_s`` seconds, or for each request if the interval is 0. Every routing policy
+computes a score per server. The server with the highest score is chosen, and ties are broken at
+random.
 
-The load balancer of the chosen copy then chooses a data-parallel rank. Without a router the load
+The load balancer of the chosen server then chooses a data-parallel rank. Without a router the load
 balancer chooses among all replicas.
 """
 
@@ -71,7 +72,7 @@ def _balance(engine: Engine, moment: float, first: int, count: int) -> int:
 
 
 def _choose(engine: Engine, r: int, moment: float) -> int:
-    """Return the open deployment copy with the highest score, and count the request as sent."""
+    """Return the available server with the highest score, and count the request as sent."""
     look_if_due(engine, moment)
     most, least = longest_queue(engine), shortest_queue(engine)
     copy, _, _ = best_copy(engine, r, most, least)
@@ -81,13 +82,13 @@ def _choose(engine: Engine, r: int, moment: float) -> int:
 
 
 def take(engine: Engine, copy: int, number: int) -> None:
-    """Count a request as sent to a copy; ``number`` counts the router's choices so far."""
+    """Count a request as sent to a server; ``number`` is the router's number of choices so far."""
     engine.copies[copy].turn = number
     engine.copies[copy].seen_requests += 1
 
 
 def longest_queue(engine: Engine) -> int:
-    """Return the maximum queue length of open copies in the router's view; -1 if none is open."""
+    """Return the maximum queue length of available servers as the router sees it; -1 if none."""
     found = -1
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:
@@ -96,7 +97,7 @@ def longest_queue(engine: Engine) -> int:
 
 
 def shortest_queue(engine: Engine) -> int:
-    """Return the minimum queue length of open copies in the router's view, or ``NO_QUEUE``."""
+    """Return the minimum queue length of available servers as the router sees it."""
     found = NO_QUEUE
     for copy in range(engine.config.n_copies):
         if not engine.copies[copy].closed:
@@ -105,13 +106,13 @@ def shortest_queue(engine: Engine) -> int:
 
 
 def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float, float]:
-    """Return the best open copy, its score, and the random number that breaks ties.
+    """Return the best available server, its score, and the random number that breaks ties.
 
     Args:
-        engine: State of the engine whose copies are compared.
+        engine: State of the engine whose servers are compared.
         r: Index of the request.
-        most: Maximum queue length of all copies, including copies in other engines.
-        least: Minimum queue length of all copies, including copies in other engines.
+        most: Maximum queue length of all servers, including those of other engines.
+        least: Minimum queue length of all servers, including those of other engines.
     """
     best, highest, drawn = -1, -np.inf, -1.0
     for copy in range(engine.config.n_copies):
@@ -127,13 +128,13 @@ def best_copy(engine: Engine, r: int, most: int, least: int) -> tuple[int, float
 
 
 def look_if_due(engine: Engine, moment: float) -> None:
-    """Update the router's view of every copy, if the next update is due."""
+    """Update the router's view of every server, if the next update is due."""
     if moment >= engine.counters.look_s:
         _look(engine, moment)
 
 
 def _look(engine: Engine, moment: float) -> None:
-    """Update the router's view of every copy."""
+    """Update the router's view of every server."""
     config, counters = engine.config, engine.counters
     ranks = config.n_replicas // config.n_copies
     for copy in range(config.n_copies):
@@ -154,9 +155,9 @@ def _look(engine: Engine, moment: float) -> None:
 
 
 def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
-    """Return the score of a copy under the routing rule; the highest score wins.
+    """Return the score of a server under the routing policy; the highest score wins.
 
-    Under random routing all copies have equal scores.
+    Under random routing, all servers have equal scores.
 
     Under ``prefix-aware`` routing the score is the weighted sum of three numbers from 0 to 1, as in
     ``pinn.engines.routers``: 1 for the shortest queue to 0 for the longest, the free share of the
@@ -177,7 +178,7 @@ def _score(engine: Engine, copy: int, r: int, most: int, least: int) -> float:
 
 
 def _prefix_score(engine: Engine, copy: int, r: int) -> float:
-    """Return the share of a prompt's blocks that a copy has cached, in the router's view."""
+    """Return the share of a prompt's blocks that a server has cached, in the router's view."""
     config, ranks = engine.config, engine.config.n_replicas // engine.config.n_copies
     full = engine.requests[r].prompt // config.block_tokens
     if full == 0 or not config.prefix_caching:

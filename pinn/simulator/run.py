@@ -36,7 +36,7 @@ class RequestRecords:
     """Records of requests in sending order; times in seconds, NaN for events that did not happen.
 
     Attributes:
-        status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` with a server that failed.
+        status: ``finished``, ``timed_out``, ``rejected``, or ``lost`` if its server failed.
         stage: Index of the load stage.
         replica: Index of the data-parallel replica.
         prompt_tokens: Prompt length.
@@ -44,7 +44,8 @@ class RequestRecords:
         cached_tokens: Prompt tokens found in the prefix cache when the request was first scheduled.
         reused_tokens: Tokens found in the prefix cache, summed over all times the request was
             scheduled.
-        computed_tokens: Tokens computed, including recomputed ones, without rejected draft tokens.
+        computed_tokens: Tokens computed, including recomputed ones, excluding rejected draft
+            tokens.
         preemptions: Number of preemptions of the request.
         arrival_s: Time when the client sent the request.
         handed_s: Time when the API server put the request into the engine's input queue.
@@ -56,11 +57,13 @@ class RequestRecords:
         engine_first_token_s: End of the step that generated the first token.
         engine_finish_s: End of the step that generated the last token.
         early_preemptions: Number of preemptions before the first token.
-        recomputed_tokens: Prompt and generated tokens at each preemption of the request, summed.
+        recomputed_tokens: Prompt and generated tokens at each preemption of the request, summed
+            over preemptions.
         handed_work: Work of the API server from its last idle time to ``handed_s``: numbers of
             accepted requests, of their prompt tokens, and of streamed tokens.
-        first_work: Work of the API server from its last idle time to the first token's sending.
-        last_work: Work of the API server from its last idle time to the last token's sending.
+        first_work: Work of the API server from its last idle time to the sending of the first
+            token.
+        last_work: Work of the API server from its last idle time to the sending of the last token.
         drafted_tokens: Draft tokens that steps verified; 0 without speculative decoding.
         accepted_tokens: Accepted draft tokens, including tokens beyond the end of the output.
         warmup: 1 for a warm-up request, which is not measured, else 0.
@@ -136,13 +139,13 @@ class RequestRecords:
 
     @property
     def last_token_s(self) -> Float[np.ndarray, " requests"]:
-        """Time in seconds when the client saw the last token, without ``completion_s``."""
+        """Time in seconds when the client saw the last token, excluding ``completion_s``."""
         return self.finish_s - self.completion_s
 
 
 @dataclass(frozen=True)
 class GapRuns:
-    """Gaps between the steps that give a request tokens, as runs of equal gaps.
+    """Gaps between the steps that generate a request's tokens, as runs of equal gaps.
 
     Attributes:
         seconds: Length of each gap of a run, in seconds.
@@ -189,7 +192,7 @@ class StepRecords:
 
     @property
     def sums(self) -> BatchSums:
-        """Batch sums of shape ``[steps]`` for step features, without KV reads from the L2 cache."""
+        """Batch sums of shape ``[steps]`` for step features, excluding KV reads from L2 cache."""
         return self.whole_sums.without_reread(self[state.REREAD_TOKENS])
 
     @property
@@ -219,7 +222,7 @@ class Run:
         groups: Number of groups of replicas that step together; all groups have equal size.
         copies: Number of identical servers; the replicas are numbered server by server.
         transfers: KV transfers between GPU and host memory.
-        tier: State of the second KV tier at the end of the run; None without a second tier.
+        tier: State of the second KV tier at the end of the run; None if there is no second tier.
     """
 
     workload: Workload
@@ -235,12 +238,12 @@ class Run:
 
     @property
     def step_replicas(self) -> int:
-        """Number of replicas in a group, all of which a recorded step covers."""
+        """Number of replicas in a group; a recorded step covers all of them."""
         return self.replicas // self.groups
 
     @property
     def step_blocks(self) -> int:
-        """Number of KV cache blocks of a group's replicas, all of which a recorded step covers."""
+        """Number of KV cache blocks of all replicas in a group, which a recorded step covers."""
         return self.kv_blocks * self.step_replicas
 
 
@@ -261,7 +264,7 @@ def request_table(run: Run) -> pa.Table:
 def write_requests(
     run: Run, path: Path, further: Mapping[str, Shaped[np.ndarray, " requests"]] | None = None
 ) -> None:
-    """Write the table of requests, and columns in ``further``, to a Parquet file.
+    """Write the table of requests, with the additional columns ``further``, to a Parquet file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -285,7 +288,7 @@ def plot_timeline(run: Run, path: Path) -> None:
 
     The plot has 240 time spans of equal length. Steps are averaged within a span, weighted by their
     duration. Latencies are the median and the 90th percentile of the requests that arrived in a
-    span. Transfers of a second KV tier are plotted if there is one.
+    span. Transfers to and from a second KV tier are plotted if there is one.
 
     Raises:
         OSError: If the file cannot be written.
@@ -350,7 +353,7 @@ def _draw_transfers(axis: Axes, run: Run, use: TierUse, edges: np.ndarray) -> No
 
 
 def _span(moments: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Return the index of the time span that contains each moment."""
+    """Return the index of the time span that contains each point in time."""
     return np.clip(np.digitize(moments, edges) - 1, 0, _BINS - 1)
 
 

@@ -2,11 +2,11 @@
 
 Prompts and decodes share a step. The module mirrors ``vllm/v1/core/sched/scheduler.py: Scheduler.
 schedule`` with the first-come-first-served policy, and ``AsyncScheduler._update_after_schedule``.
-``pinn.engines.recipe`` has the differences between releases. TensorRT-LLM's ``MicroBatchScheduler``
-differs in four ways: a chunk is a multiple of its blocks, a request is admitted with room for its
-whole output (``GUARANTEED_NO_EVICT``), steps of decodes are rounded up to a CUDA graph, and new
-prompts may wait for others. Under speculative decoding every decode verifies the maximum number of
-draft tokens. Ignored: LoRA, encoder inputs and structured output.
+``pinn.engines.recipe`` lists the differences between releases. TensorRT-LLM's
+``MicroBatchScheduler`` differs in four ways: a chunk is a multiple of its block size, a request is
+admitted with room for its whole output (``GUARANTEED_NO_EVICT``), decode-only steps are padded to a
+CUDA graph size, and new prompts may wait for others. Under speculative decoding every decode
+verifies the maximum number of draft tokens. Ignored: LoRA, encoder inputs and structured output.
 """
 
 from pinn.simulator import blocks, offloading
@@ -62,8 +62,8 @@ def schedule(latency: LatencyModel, engine: Engine, replica: int, prompts_wait: 
 def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float) -> float:
     """Return the decodes' context tokens that the L2 cache serves because requests share prefixes.
 
-    Attention kernels process one head at a time, so one head's keys of all requests have to fit in
-    the L2 cache. The cache saves only reads of memory, no arithmetic.
+    Attention kernels process one head at a time, so the keys of one head of all requests have to
+    fit in the L2 cache. The cache saves only memory reads, not arithmetic.
     """
     config, state = engine.config, engine.replicas[replica]
     used = config.blocks - state.free_blocks
@@ -76,7 +76,7 @@ def _reread_tokens(engine: Engine, replica: int, decodes: float, context: float)
 
 
 def _schedule_running(engine: Engine, replica: int) -> None:
-    """Schedule running requests in order, and preempt the last ones if blocks run out."""
+    """Schedule running requests in order, and preempt the last ones if there are too few blocks."""
     budget, state = engine.config.token_budget, engine.replicas[replica]
     i = 0
     while i < state.running and state.tokens < budget:
@@ -101,7 +101,7 @@ def _schedule_running(engine: Engine, replica: int) -> None:
 
 
 def _slots(engine: Engine, tokens: int) -> int:
-    """Return for how many tokens a request needs KV blocks, including future draft tokens."""
+    """Return the number of tokens that need KV blocks in a request, with future draft tokens."""
     config = engine.config
     return max(min(tokens + config.lookahead, config.max_model_len), tokens)
 
@@ -153,7 +153,7 @@ def _preempt(engine: Engine, replica: int, r: int) -> None:
 
 
 def _schedule_waiting(engine: Engine, replica: int) -> None:
-    """Schedule waiting requests in order until one does not fit; skip requests that still load."""
+    """Schedule waiting requests in order until one does not fit; skip those still loading."""
     config, state = engine.config, engine.replicas[replica]
     r = engine.waiting[replica].head
     while r >= 0 and state.tokens < config.token_budget and state.running < config.max_seqs:
@@ -221,9 +221,9 @@ def _start(engine: Engine, replica: int, r: int) -> bool:
 
 
 def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -> bool:
-    """Start to load a waiting request's chunks from a second tier; return whether blocks suffice.
+    """Start loading a waiting request's chunks from a second tier if enough blocks are free.
 
-    The request gets its KV blocks now, and runs once its chunks are loaded.
+    KV blocks are allocated to the request now; it runs once its chunks are loaded.
     """
     config, request = engine.config, engine.requests[r]
     known, held = request.prompt + request.generated, hits * config.block_tokens + loaded
@@ -244,8 +244,8 @@ def _load_chunks(engine: Engine, replica: int, r: int, hits: int, loaded: int) -
 def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
     """Start to load a request's keys and values over the network, one transfer at a time.
 
-    As with ``load_kv_async`` of a vLLM KV connector, the request gets its blocks now and stays in
-    the queue as WAITING_FOR_REMOTE_KVS. The request runs later.
+    As with ``load_kv_async`` of a vLLM KV connector, the request is allocated its blocks now and
+    stays in the queue as WAITING_FOR_REMOTE_KVS. The request runs later.
     """
     config, request, state = engine.config, engine.requests[r], engine.replicas[replica]
     room = request.transferred
@@ -269,7 +269,7 @@ def _load(engine: Engine, replica: int, r: int, hits: int) -> bool:
 
 
 def _finish_loading(engine: Engine, replica: int, r: int) -> None:
-    """End a request's KV load; at least one token of the request is left to compute."""
+    """Complete a request's KV load; at least one token of the request is left to compute."""
     request = engine.requests[r]
     if engine.config.tier > 0:
         request.status = WAITING

@@ -64,7 +64,8 @@ def coefficient_sensitivities(
     """Differentiate a metric of a run with respect to every coefficient.
 
     The derivative is a central difference, or a forward difference where a coefficient would become
-    negative. Step features that never occur in the run have derivative 0 without a further run.
+    negative. Step features that never occur in the run have derivative 0, which requires no
+    additional run.
 
     Args:
         job: Simulation at the predicted coefficients.
@@ -105,7 +106,7 @@ def coefficient_sensitivities(
 def sensitivity(job: Job, run: Run, figure: str, percentiles: Sequence[float] = ()) -> Sensitivity:
     """Differentiate a metric that is given by its name in the JSON output.
 
-    ``percentiles`` are further percentiles of latencies, besides the default ones.
+    ``percentiles`` are latency percentiles in addition to the default ones.
 
     Raises:
         PinnError: If no metric has this name, or if the metric is 0 or undefined in this run.

@@ -22,12 +22,12 @@ def server_statistics(
     The list is empty for a single server, unless ``single`` is true.
 
     Warm-up requests are not counted. ``busy_share`` is relative to the time from the first arrival
-    to the last answer of all requests.
+    to the end of the last response.
 
     Args:
         run: Run of all servers.
-        percentiles: Percentiles of latencies besides the default ones, 0 to 100.
-        single: Whether to return the metrics of a single server, too.
+        percentiles: Latency percentiles in addition to the default ones, 0 to 100.
+        single: Whether to return metrics even if there is only one server.
     """
     if run.copies == 1 and not single:
         return []
@@ -72,7 +72,7 @@ def _statistics(run: Run, server: int, percentiles: Sequence[float]) -> Metrics:
 
 
 def server_table(servers: Sequence[Metrics], names: Sequence[str] = ()) -> Grid:
-    """Return a table of servers' metrics; of more than eight servers only the extremes.
+    """Return a table of servers' metrics; beyond eight servers, only the extreme ones.
 
     Args:
         servers: Metrics of each server.

@@ -65,7 +65,7 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """Find, per request, whose array of block keys it shares, and each array's size."""
+    """For each request, find the request whose block-key array it shares, and each array's size."""
     ends = np.ones(len(full), np.bool_)  # whether the last key of the array is the request's own
     for r in range(len(full)):
         d = donors[r]
@@ -114,9 +114,9 @@ def check_run(
 
 
 def _check_settings(deployment: Deployment, workload: Workload, engine: EngineSpec) -> None:
-    """Check flags for contradictions, and refuse settings that the simulator does not model.
+    """Check flags for contradictions and for settings that the simulator does not model.
 
-    The checks include vLLM's ``SchedulerConfig.verify_max_model_len``. TensorRT-LLM refuses prompts
+    The checks include vLLM's ``SchedulerConfig.verify_max_model_len``. TensorRT-LLM rejects prompts
     beyond its token budget. Only vLLM's KV connectors are modelled.
     """
     recipe, longest = deployment.recipe, max_model_len(deployment)
@@ -380,9 +380,9 @@ def _scheduled_len(deployment: Deployment, workload: Workload) -> int:
 
 
 def _most_reread(deployment: Deployment) -> float:
-    """Return the maximum share of decodes' KV reads that L2 cache hits can save time for.
+    """Return the maximum share of decodes' KV reads for which L2 cache hits save time.
 
-    If more reads were saved, attention's arithmetic would take longer than the remaining reads.
+    Beyond this share, attention's arithmetic takes longer than the remaining reads.
     """
     costs, drafts = model_costs([deployment]), deployment.recipe.speculation
     read = costs.kv_read_s[0] + costs.windowed_kv_read_s[0]

@@ -102,8 +102,8 @@ def simulate(
 ) -> Run:
     """Serve a workload on a simulated vLLM V1 engine.
 
-    Equal arguments give equal runs. Only the acceptance of draft tokens is random, with random
-    numbers that are fixed for each request (``pinn.simulator.client``).
+    Equal arguments produce identical runs. Only the acceptance of draft tokens is random, with
+    random numbers that are fixed for each request (``pinn.simulator.client``).
 
     Args:
         deployment: Model, GPU and serving configuration.
@@ -112,14 +112,14 @@ def simulate(
             with the methods of ``LatencyModel`` runs in plain Python. Its methods for scheduling,
             preemption and completion are optional and default to 0 s.
         engine: Engine settings beyond the deployment's flags; defaults if None.
-        compiled: Whether to run compiled code; by default whenever ``latency`` allows it.
+        compiled: Whether to run compiled code; by default, if ``latency`` allows it.
         early_stop: Criterion for an early stop, from the requests so far
             (``pinn.simulator.state.REQUEST``) and the engine's time in seconds. Compiled runs
             check it at intervals that grow with the run; other runs ignore it.
 
     Raises:
-        PinnError: If the model does not fit, a request exceeds max_model_len or the KV cache, a
-            flag contradicts another, or the latency model gives a step no positive time.
+        PinnError: If the model does not fit, a request exceeds max_model_len or the KV cache, flags
+            contradict each other, or the latency model returns a step time that is not positive.
         StoppedEarlyError: If ``early_stop`` returned true.
     """
     latency, engine = complete_latency(latency), engine or EngineSpec()
@@ -234,7 +234,7 @@ def _collect(
 
 
 def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
-    """Append rows to columns in place, since joining them later would need twice the memory."""
+    """Append rows to columns in place, since joining them later would double the memory use."""
     if not columns:
         columns.extend(part.copy() for part in rows)
         return
@@ -245,7 +245,7 @@ def _extend(columns: list[np.ndarray], rows: Iterable[np.ndarray]) -> None:
 
 
 def _taken(transfers: Records[Transfer], count: int) -> np.ndarray:
-    """Return the first ``count`` recorded KV transfers; empty without a second KV tier."""
+    """Return the first ``count`` recorded KV transfers; empty if there is no second KV tier."""
     return np.asarray(transfers)[:count] if count else np.zeros(0, TRANSFER)
 
 
@@ -297,9 +297,9 @@ def simulate_many(jobs: Iterable[Job], workers: int | None = None) -> list[Run]:
 def map_runs(
     figure: Callable[[Job, Run], Result], jobs: Iterable[Job], workers: int | None = None
 ) -> list[Result]:
-    """Simulate jobs, and return what ``figure`` returns for each job and its run.
+    """Simulate jobs, and return the result of ``figure`` for each job and its run.
 
-    The runs are not kept. ``workers`` is the number of threads, by default the number of cores.
+    The runs are discarded. ``workers`` is the number of threads, by default the number of cores.
     """
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         return list(pool.map(lambda job: figure(job, job.run()), jobs))

@@ -65,7 +65,7 @@ class StatisticLimit:
 
     @property
     def bound(self) -> str:
-        """Maximum allowed value as text with its unit."""
+        """Maximum allowed value as a string, with its unit."""
         return f"<= {written_s(self.seconds)}"
 
     def __str__(self) -> str:
@@ -86,19 +86,19 @@ class GoodputLimit:
 
     @property
     def what(self) -> str:
-        """Share of requests that has to meet the limits, as text."""
+        """Share of requests that has to meet the limits, as a string."""
         return f"{100 * self.share:g} % of requests"
 
     @property
     def bound(self) -> str:
-        """Limits on a request, as text."""
+        """Limits on a request, as a string."""
         return " and ".join(f"{k.upper()} <= {written_s(v)}" for k, v in self.seconds.items())
 
     def __str__(self) -> str:
         return f"{100 * self.share:g} % of the requests: {self.bound}"
 
     def needed(self, requests: int) -> int:
-        """Return how many of ``requests`` requests have to meet the limits."""
+        """Return how many of ``requests`` requests must meet the limits."""
         return max(math.ceil(round(self.share * requests, 6)), 1)
 
     def excess(self, latencies: Latencies) -> Float[np.ndarray, " requests"]:
@@ -139,7 +139,7 @@ class LimitOutcome:
 
     @property
     def value(self) -> str:
-        """Value of the statistic or share as text with its unit."""
+        """Value of the statistic or share as a string with its unit."""
         if self.share is not None:
             return f"{100 * self.share:.1f} %"
         return "-" if self.seconds is None else written_s(self.seconds)
@@ -150,12 +150,12 @@ Gaps = tuple[Float[np.ndarray, " gaps"], Int[np.ndarray, " gaps"]]
 
 @dataclass(frozen=True)
 class Slo:
-    """Service-level objective: limits that have to be met together.
+    """Service-level objective: limits that must all be met.
 
     Attributes:
         text: Limits as the user wrote them.
         statistics: Limits on statistics over all requests.
-        goodput: Limits on each request; None without such limits.
+        goodput: Limits on each request; None if there are none.
     """
 
     text: str
@@ -197,7 +197,7 @@ class Slo:
         return [*(limit.name for limit in self.statistics), *shares]
 
     def check(self, output_tokens: Int[np.ndarray, " requests"]) -> None:
-        """Check that a load has outputs of several tokens if TPOT or ITL is limited.
+        """If TPOT or ITL is limited, check that a load has outputs of several tokens.
 
         Raises:
             PinnError: If a limit is on TPOT or ITL, and every output is shorter than two tokens.
@@ -250,12 +250,12 @@ class Slo:
         return served if self.goodput is None else served & (self.goodput.excess(latencies) <= 1)
 
     def is_missed(self, least: Latencies, requests: int) -> bool:
-        """Return whether a limit is certain to be missed, whatever unfinished requests will do.
+        """Return whether a limit is certain to be missed, regardless of the unfinished requests.
 
         Args:
             least: Lower bounds of each request's latencies in seconds: 0 where nothing is known,
                 NaN where the metric is undefined.
-            requests: Number of requests of the whole load.
+            requests: Total number of requests in the load.
         """
         for limit in self.statistics:
             if limit.metric == "itl":
@@ -376,7 +376,7 @@ def _clause(clause: str, text: str) -> StatisticLimit:
 
 
 def written_s(seconds: float) -> str:
-    """Return a time given in seconds as text with a suitable unit.
+    """Return a time given in seconds as a string with a suitable unit.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
     ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']

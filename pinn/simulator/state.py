@@ -1,7 +1,7 @@
 """Records of a simulation's state, shared by compiled and plain Python code.
 
 These records are the complete state of a run. The loop can therefore return when a buffer is full
-and continue after the buffer was emptied.
+and continue after the buffer has been emptied.
 """
 
 from dataclasses import fields
@@ -246,7 +246,7 @@ class Replica:
 
 
 class Copy:
-    """State of a copy of the deployment, behind a router or a load balancer."""
+    """State of one server behind a router or a load balancer."""
 
     closed: I8  # 1 if the router sends no requests to this server
     turn: I8  # index of the router's latest choice of this server
@@ -258,7 +258,7 @@ class Copy:
 
 
 class Group:
-    """State of the replicas that step together: all that share experts, or one of a dense model."""
+    """State of a group of replicas that run steps together, such as those that share experts."""
 
     in_flight: I8
     launched: I8  # number of batches in flight with tokens
@@ -384,7 +384,7 @@ class Entry:
 
 
 class Guess:
-    """Request in SGLang's admission check whether KV memory suffices until all requests end."""
+    """Request in SGLang's admission check whether KV memory suffices until all requests finish."""
 
     left: I8  # number of tokens that the request is still expected to generate
     held: I8  # number of the request's tokens in the KV cache

@@ -92,7 +92,7 @@ def run_statistics(
     Args:
         run: Records of the run.
         stage: Index of the load stage; None for all stages.
-        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
+        percentiles: Latency percentiles, in addition to ``PERCENTILES``.
     """
     found = client_statistics(run, stage, percentiles)
     return found | engine_statistics(run, percentiles) if stage is None else found
@@ -106,13 +106,13 @@ def client_statistics(
     ``e2e``, ``ttft``, ``tpot`` (each request's mean ITL) and ``scheduling_delay`` (arrival to first
     scheduling) cover finished requests; ``first_turn_ttft`` and ``later_turn_ttft`` cover finished
     requests of conversations. ``itl`` covers all ITL gaps. Under speculative decoding, tokens that
-    arrive together share their gap in ``itl``, while ``step_itl`` has the gaps as clients see them.
-    Drafted and accepted tokens are counted, too.
+    arrive together share their gap in ``itl``, while ``step_itl`` contains the gaps as clients see
+    them. Drafted and accepted tokens are counted, too.
 
     Args:
         run: Records of the run.
         stage: Index of the load stage; None for all stages.
-        percentiles: Percentiles of latencies, in addition to ``PERCENTILES``.
+        percentiles: Latency percentiles, in addition to ``PERCENTILES``.
     """
     r = run.requests
     mine = r.of_stage(stage)
@@ -177,7 +177,7 @@ def latency_statistics(
     counts: Int[np.ndarray, " n"] | None = None,
     percentiles: Sequence[float] = (),
 ) -> Metrics:
-    """Return mean and percentiles of ``seconds``, in milliseconds, weighted by ``counts``."""
+    """Return the mean and percentiles of ``seconds``, in milliseconds, weighted by ``counts``."""
     if counts is None:
         counts = np.ones(len(seconds), np.int64)
     mean = _ratio(float(seconds @ counts), float(counts.sum()))
@@ -202,7 +202,7 @@ def _verification(run: Run, percentiles: Sequence[float]) -> Metrics:
 
 
 def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
-    """Return the metrics of steps, batches and the KV cache, without steps before measurement."""
+    """Return the metrics of steps, batches and the KV cache during the measurement."""
     r, steps = run.requests, run.steps
     begin_s = float(r.arrival_s[r.of_stage(None)].min())
     if r.warmup.any():
@@ -229,7 +229,7 @@ def engine_statistics(run: Run, percentiles: Sequence[float] = ()) -> Metrics:
 
 
 def _tier(run: Run) -> Metrics:
-    """Return the metrics of a second KV tier; ``load_wait`` covers only requests that loaded."""
+    """Return the metrics of a second KV tier; ``load_wait`` is over requests that loaded."""
     if run.tier is None:
         return {}
     waits = run.requests.load_wait_s[run.requests.load_wait_s > 0]
@@ -258,11 +258,12 @@ def overload(run: Run) -> str | None:
 
 
 def left_behind(run: Run) -> str | None:
-    """Return a sentence on the queue that remains when a load ends; None without such a queue.
+    """Return a sentence about the queue that remains when a load ends; None if there is none.
 
     The queue counts the requests of a stage that had not begun when the stage's last request, or
-    last conversation, was due. A steady queue does not grow with the length of a stage. Under a
-    concurrency limit the queue includes requests that wait to be sent. A closed loop has no queue.
+    last conversation, was due. In a steady state, this queue does not grow with the length of a
+    stage. Under a concurrency limit the queue includes requests that wait to be sent. A closed loop
+    has no queue.
     """
     waiting = [_waiting(run, stage) for stage in range(run.workload.stages)]
     worst = int(np.argmax([left / sent for left, sent in waiting]))
@@ -297,7 +298,7 @@ def _waiting(run: Run, stage: int) -> tuple[int, int]:
 
 
 def _due_s(run: Run) -> Float[np.ndarray, " requests"]:
-    """Return when each request would be sent without a concurrency limit, in seconds.
+    """Return when each request would be sent if there were no concurrency limit, in seconds.
 
     Later turns of a conversation keep their sending time.
     """

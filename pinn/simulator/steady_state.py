@@ -1,9 +1,9 @@
 """Steady state of a load: the time from which a run no longer depends on its empty start.
 
-The rule is MSER-5 (K. P. White, "An effective truncation heuristic for bias reduction in simulation
-output", SIMULATION 69(6), 1997). It drops values at the beginning of a series such that
+The truncation rule is MSER-5 (K. P. White, "An effective truncation heuristic for bias reduction in
+simulation output", SIMULATION 69(6), 1997). It drops values at the beginning of a series such that
 sum (y - mean)^2 / n^2 over the n remaining values y is minimal, as ``pymser 1.0.22 pymser.py:
-calculate_MSEm`` does. Each value is the mean of five samples. If half of the series or more would
+calculate_MSEm`` does. Each value is the mean of five samples. If at least half of the series would
 be dropped, no steady state was reached.
 
 A sample is the number of requests in flight. Samples are taken from the first to the last request,
@@ -91,7 +91,7 @@ def _of_span(run: Run, stage: int, begin_s: float, end_s: float) -> SteadyState:
 
 
 def truncation(series: Float[np.ndarray, " n"]) -> int:
-    """Return how many values the rule MSER drops at the beginning of a series.
+    """Return how many values the MSER rule drops at the beginning of a series.
 
     >>> truncation(np.array([0.0, 3.0, 5.0, *[6.0, 7.0] * 10]))
     3
@@ -104,7 +104,7 @@ def truncation(series: Float[np.ndarray, " n"]) -> int:
 
 
 def steady_words(found: Sequence[SteadyState]) -> str:
-    """Return a sentence on when each load stage reached a steady state, if at all."""
+    """Return a sentence about when each load stage reached a steady state, if at all."""
     if len(found) == 1:
         return str(found[0])
     begins = ["not reached" if s.begin_s is None else f"from {s.begin_s:,.1f} s" for s in found]
@@ -112,7 +112,7 @@ def steady_words(found: Sequence[SteadyState]) -> str:
 
 
 def output_tokens_between(run: Run, begin_s: float, end_s: float) -> float:
-    """Return the number of output tokens that all requests get in a time span (seconds).
+    """Return the number of output tokens that all requests receive in a time span (seconds).
 
     Each request's tokens are assumed to be spread evenly between its first and its last token.
     """

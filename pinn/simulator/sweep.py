@@ -32,11 +32,11 @@ class Served(Protocol):
 
     @property
     def reported(self) -> Reported:
-        """Percentiles of latencies to print, and SLO limits to check."""
+        """Latency percentiles to print, and SLO limits to check."""
 
     @property
     def goodput(self) -> Goodput | None:
-        """Number and share of requests that meet the SLO; None without an SLO."""
+        """Number and share of requests that meet the SLO; None if there is no SLO."""
 
     @property
     def overloaded(self) -> str | None:
@@ -70,12 +70,12 @@ class RateSweep:
 
     @property
     def _decided(self) -> bool:
-        """Whether an SLO decides which rates are served, and not whether the server keeps up."""
+        """Whether the highest rate is determined by an SLO, not by whether the server keeps up."""
         return any(run.goodput and run.goodput.met is not None for run in self.runs)
 
     @property
     def answer(self) -> str:
-        """Sentence on the highest rate that the server can serve."""
+        """Sentence about the highest rate that the server can serve."""
         rates = ", ".join(f"{rate:g}" for rate in self.rates_per_s)
         highest = self.highest_rate_per_s
         does, up_to = ("meets the SLO", " up to") if self._decided else ("keeps up", " with")
@@ -183,7 +183,7 @@ class RateSweep:
 
 
 def _holds(run: Served) -> bool:
-    """Return whether a run meets its SLO; without an SLO, whether servers keep up."""
+    """Return whether a run meets its SLO or, without an SLO, whether servers keep up."""
     met = run.goodput.met if run.goodput else None
     return run.overloaded is None if met is None else met
 

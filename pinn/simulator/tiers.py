@@ -1,6 +1,6 @@
 """KV chunks in host memory, and the policies that evict them.
 
-Mirrors ``vllm/v1/kv_offload``: ``lru_manager.py`` and ``arc_manager.py`` (vLLM 0.11 on), later
+Mirrors ``vllm/v1/kv_offload``: ``lru_manager.py`` and ``arc_manager.py`` (since vLLM 0.11), later
 ``cpu/manager.py`` and ``cpu/policies``. A chunk is one or more KV blocks that are stored, found and
 evicted together. The key of its last block identifies the chunk, since this key covers all tokens
 up to the block's end.
@@ -82,13 +82,13 @@ def length(engine: Engine, replica: int, kept: int) -> int:
 
 
 def rank_last(engine: Engine, replica: int, place: int) -> None:
-    """Give a chunk the highest LRU rank, as the most recently used chunk."""
+    """Give a chunk the highest LRU rank, marking it as most recently used."""
     engine.tier[replica, place].rank = _next_rank(engine.replicas[replica])
     move_last(engine, replica, place, RECENT)
 
 
 def rank_for(engine: Engine, replica: int, request: Request, chunk: int, place: int) -> None:
-    """Set a chunk's LRU rank for the request that uses it, unless a later request used it too.
+    """Set a chunk's LRU rank for the request that uses it, unless a later request has also used it.
 
     Args:
         engine: State of the engine.
@@ -153,7 +153,7 @@ def touch_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def adapt(engine: Engine, replica: int, place: int) -> None:
-    """Adapt ARC's list sizes after a miss: the list that had evicted the chunk gets more room."""
+    """Adapt ARC's list sizes after a miss: the list that evicted the chunk is enlarged."""
     state = engine.replicas[replica]
     recent = length(engine, replica, WAS_RECENT)
     frequent = length(engine, replica, WAS_FREQUENT)
@@ -173,7 +173,7 @@ def unused_chunks(engine: Engine, replica: int) -> int:
 def store_chunk(engine: Engine, replica: int, key: int, owner: int) -> int:
     """Reserve an unused chunk for a key, and return its index.
 
-    The chunk is readable once its transfer has ended.
+    The chunk becomes readable when its transfer completes.
     """
     place = int(engine.tier_holder[replica, key])
     if place == 0:
@@ -198,7 +198,7 @@ def evict_chunk(engine: Engine, replica: int, place: int) -> None:
 
 
 def trim_ghosts(engine: Engine, replica: int) -> None:
-    """Remove ARC's oldest ghost entries until no ghost list has more entries than the tier."""
+    """Remove ARC's oldest ghost entries until no ghost list is longer than the tier's capacity."""
     if not engine.config.tier_arc:
         return
     for kept in (WAS_RECENT, WAS_FREQUENT):

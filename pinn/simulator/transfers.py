@@ -28,7 +28,7 @@ class TransferRecords:
         blocks: Number of KV blocks transferred, in blocks of the GPU's cache.
         planned_s: Time when the transfer was submitted, in seconds.
         start_s: Time when the transfer began, in seconds.
-        end_s: Time when the transfer ended, in seconds.
+        end_s: Time when the transfer completed, in seconds.
     """
 
     request: Int[np.ndarray, " transfers"]
@@ -62,7 +62,7 @@ class TierUse:
         resident: Number of chunks in the tier at the end.
         stored: Number of chunks stored during the run.
         evicted: Number of chunks evicted during the run.
-        full_stores: Number of stores that were skipped because the tier was full.
+        full_stores: Number of stores skipped because the tier was full.
         chunk_tokens: Number of tokens per chunk.
         block_bytes: Bytes of a block of the GPU's cache, summed over all GPUs of a replica.
         chunk_blocks: Number of GPU cache blocks per chunk.

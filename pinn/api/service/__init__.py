@@ -1,1 +1,1 @@
-"""HTTP service: functions of ``import pinn`` behind endpoints of equal names."""
+"""HTTP service: the functions of ``import pinn`` as endpoints of the same names."""

@@ -1,4 +1,4 @@
-"""Answers to HTTP requests, computed in a separate process, and the cache of answers."""
+"""Responses to HTTP requests, computed in a separate process, and the cache of responses."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _MOST_WARNINGS, _WARNING_CHARACTERS = 20, 300
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer to a request.
+    """Response to a request.
 
     Attributes:
         status: HTTP status.
         content: JSON document of the result, or of the error (RFC 9457).
         warned: Warnings to the user, which a command would print on standard error.
-        texts: All strings in the request's arguments, if none names a file; None if one may name a
-            file, so that the answer must not be cached.
+        texts: All strings in the request's arguments if none names a file; None if one may name a
+            file, in which case the response must not be cached.
     """
 
     status: int
@@ -47,7 +47,7 @@ class Limits:
     """Time limit of a request, and whether it may name files.
 
     Attributes:
-        timeout_s: Maximum time to compute an answer, in seconds.
+        timeout_s: Maximum time to compute a response, in seconds.
         reads_files: Whether a request may name files.
     """
 
@@ -56,7 +56,7 @@ class Limits:
 
 
 def compute(name: str, content: bytes, limits: Limits) -> Answer:
-    """Return the answer of an endpoint, or a description of the problem with the request.
+    """Return the response of an endpoint, or a description of the problem with the request.
 
     Args:
         name: Name of the endpoint.
@@ -109,9 +109,9 @@ def warm_up() -> None:
 
 
 class KeptAnswers:
-    """Cache of answers, limited in bytes, that keeps the most recently used ones.
+    """Cache of responses, limited in bytes, that keeps the most recently used ones.
 
-    The key consists of the endpoint, the request's body and the checkpoint. Answers to requests
+    The key consists of the endpoint, the request's body and the checkpoint. Responses to requests
     that name a file, or a model outside the catalog, are not cached.
     """
 
@@ -132,7 +132,7 @@ class KeptAnswers:
         return hashlib.sha256(text.encode() + content).hexdigest()
 
     def find(self, key: str) -> Answer | None:
-        """Return a cached answer; None if there is none, or if its request now names a file."""
+        """Return a cached response; None if there is none, or if its request now names a file."""
         found = self._answers.get(key)
         if found is None or any_exists(found.texts or frozenset()):
             return None
@@ -140,7 +140,7 @@ class KeptAnswers:
         return found
 
     def keep(self, key: str, answer: Answer) -> None:
-        """Cache an answer, unless its request names a file."""
+        """Cache a response, unless its request names a file."""
         if answer.texts is None or key in self._answers:
             return
         self._answers[key] = answer
@@ -151,5 +151,5 @@ class KeptAnswers:
 
 
 def _size(answer: Answer) -> int:
-    """Estimate the size of an answer in bytes, with 100 bytes of overhead per string."""
+    """Estimate the size of a response in bytes, with 100 bytes of overhead per string."""
     return 1000 + len(answer.content) + sum(100 + len(text) for text in answer.texts or ())

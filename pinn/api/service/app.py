@@ -35,12 +35,13 @@ _RETRY_S = {"predictions": 1, "simulations": 10}
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of processes and waiting requests of a service, and limits of each request.
+    """Numbers of processes and waiting requests of a service, and limits on each request.
 
     Attributes:
-        processes: Number of worker processes for predictions, and number of further processes for
-            simulations and plans.
-        most_waiting: Maximum number of waiting requests, for predictions and for simulations each.
+        processes: Number of worker processes for predictions, and number of additional processes
+            for simulations and plans.
+        most_waiting: Maximum number of waiting requests, separately for predictions and for
+            simulations.
         limits: Time limit of each request, and whether it may name files.
     """
 
@@ -50,7 +51,7 @@ class Settings:
 
 
 class Service:
-    """Worker processes, cached answers and metrics behind the HTTP routes."""
+    """Worker processes, cached responses and metrics behind the HTTP routes."""
 
     def __init__(self, settings: Settings) -> None:
         self.metrics = Metrics()
@@ -133,7 +134,7 @@ class Service:
         return f"{self.metrics.answered:,} requests answered, {busy}, {waiting}"
 
     def close(self) -> None:
-        """End all worker processes."""
+        """Terminate all worker processes."""
         for lane in self.lanes.values():
             lane.close()
 
@@ -169,8 +170,8 @@ def make_app(settings: Settings, started: Callable[[], object] = lambda: None) -
     """Return the FastAPI application of the HTTP service.
 
     Args:
-        settings: Numbers of processes and waiting requests, and limits of each request.
-        started: Function that is called as soon as the service can answer requests.
+        settings: Numbers of processes and waiting requests, and limits on each request.
+        started: Function to call as soon as the service can handle requests.
     """
     service = Service(settings)
 

@@ -29,13 +29,14 @@ class Endpoint:
     """A function that the service calls.
 
     Attributes:
-        name: Name of the function in ``import pinn``, which is also the URL's path.
-        compute: Function that converts the request's arguments to the JSON of the result.
+        name: Name of the function in ``import pinn``, which is also the URL path.
+        compute: Function that computes the JSON result from the request's arguments.
         is_long: Whether the function simulates. It then runs in separate processes, so that
-            predictions do not wait.
-        is_kept: Whether answers are cached; true if equal arguments always give equal answers.
-        withheld: Arguments that a request may not give, since only the operator of the service sets
-            them.
+            predictions do not have to wait.
+        is_kept: Whether responses are cached; true if equal arguments always produce equal
+            responses.
+        withheld: Arguments that a request may not set, because only the operator of the service
+            sets them.
     """
 
     name: str
@@ -46,21 +47,21 @@ class Endpoint:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """Return the function of ``import pinn`` that answers a request."""
+        """Return the function of ``import pinn`` that handles a request."""
         found: Callable[..., Any] = getattr(pinn, self.name)
         return found
 
     @property
     def arguments(self) -> dict[str, inspect.Parameter]:
-        """Return the parameters that a request may give, by name."""
+        """Return the parameters that a request may set, by name."""
         taken = inspect.signature(self.function).parameters
         return {name: p for name, p in taken.items() if name not in self.withheld}
 
     def answer(self, body: Mapping[str, Any]) -> bytes:
-        """Return the result for a request's arguments as JSON; null means not given.
+        """Return the JSON result for a request's arguments, in which null means not given.
 
         Raises:
-            PinnError: If an argument is missing, withheld, unknown or has a bad value.
+            PinnError: If an argument is missing, withheld, unknown or has an invalid value.
         """
         given = {name: value for name, value in body.items() if value is not None}
         for name in self.withheld:
@@ -76,7 +77,7 @@ class Endpoint:
 
 
 def _check_exists(name: str, value: object) -> None:
-    """Raise an error if an argument that must be a path names no existing file."""
+    """Raise an error if an argument that must be a path does not name an existing file."""
     for each in value if isinstance(value, list) else [value]:
         if isinstance(each, str) and not given_path(each).exists():
             fault = f"{name} must be a file on the service's machine, got {each!r:.200}"
@@ -88,7 +89,7 @@ def _document(result: object) -> bytes:
 
 
 def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function that computes the JSON that a command with ``--json`` prints."""
+    """Return a function that computes the JSON document that a command prints with ``--json``."""
 
     def compute(given: dict[str, Any]) -> bytes:
         return _document(getattr(pinn, name)(**given).to_json())
@@ -97,7 +98,7 @@ def _printed(name: str) -> Callable[[dict[str, Any]], bytes]:
 
 
 def _many(given: dict[str, Any]) -> bytes:
-    """Return rows as in ``pinn coefficients --out FILE.json``, and the count of each reason."""
+    """Return rows as in ``pinn coefficients --out FILE.json``, and counts of rejection reasons."""
     from pinn.export.coefficient_table import table_json
 
     configurations, batch = given.pop("configurations"), given.pop("batch", ())

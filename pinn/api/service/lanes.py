@@ -1,4 +1,4 @@
-"""Processes that compute answers, and the queue of requests that wait for them."""
+"""Processes that compute responses, and the queue of requests waiting for them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class QueueFullError(Exception):
 
 
 class TooSlowError(Exception):
-    """Error for a request whose answer takes longer than the service's timeout."""
+    """Error for a request whose response takes longer than the service's timeout."""
 
 
 class ProcessEndedError(Exception):
-    """Error for a request whose worker process ended, for example for lack of memory."""
+    """Error for a request whose worker process ended, for example because it ran out of memory."""
 
 
 class Lane:
-    """Group of processes, each of which computes one answer to an HTTP request at a time.
+    """Group of processes, each of which computes the response to one HTTP request at a time.
 
-    A process starts with its first answer. The process is ended and replaced if
-    an answer takes too long, or if the client disconnects.
+    A process starts with its first request. It is terminated and replaced if a response takes too
+    long or if the client disconnects.
 
     Attributes:
-        running: Number of answers that are being computed.
-        waiting: Number of requests that wait for a free process.
+        running: Number of responses being computed.
+        waiting: Number of requests waiting for a free process.
     """
 
     def __init__(self, processes: int, most_waiting: int, timeout_s: float) -> None:
@@ -55,9 +55,9 @@ class Lane:
 
         Raises:
             QueueFullError: If too many requests wait, or if this request waited too long.
-            TooSlowError: If the answer takes longer than the timeout.
+            TooSlowError: If the response takes longer than the timeout.
             ProcessEndedError: If the process ends.
-            asyncio.CancelledError: If the caller cancels the call; the process is then ended.
+            asyncio.CancelledError: If the caller cancels the call, which terminates the process.
         """
         pool = await self._next_pool()
         answer = asyncio.wrap_future(pool.submit(work, *arguments))
@@ -101,11 +101,11 @@ class Lane:
         await asyncio.gather(*(self.run(work) for _ in self._pools), return_exceptions=True)
 
     def close(self) -> None:
-        """End all processes of this group."""
+        """Terminate all processes of this group."""
         for pool in self._pools:
             end_pool(pool)
 
 
 def _is_broken(answer: asyncio.Future[Result]) -> bool:
-    """Return whether the process of an answer ended before it had finished the answer."""
+    """Return whether the process ended before it finished computing the response."""
     return answer.cancelled() or isinstance(answer.exception(), BrokenProcessPool)

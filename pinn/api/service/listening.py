@@ -1,4 +1,4 @@
-"""Opening of the service's socket, and its event loop, which runs until a signal."""
+"""Listening socket of the service, and its event loop, which runs until a signal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(app: FastAPI, listening: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn server that ends at a signal, and does not raise the signal again."""
+    """Uvicorn server that stops on a signal without raising the signal again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

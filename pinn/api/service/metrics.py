@@ -27,8 +27,8 @@ class Metrics:
     """Prometheus counters and histograms of one HTTP service.
 
     Attributes:
-        answered: Number of answered requests.
-        kept: Number of answers served from the cache.
+        answered: Number of requests that received a response.
+        kept: Number of responses served from the cache.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Metrics:
         PlatformCollector(registry=registry)
 
     def count(self, endpoint: str, status: int, seconds: float) -> None:
-        """Count an answered request by endpoint and HTTP status, and record its seconds."""
+        """Count a request by endpoint and HTTP status, and record its duration in seconds."""
         self.answered += 1
         self._requests.labels(endpoint, str(status)).inc()
         self._seconds.labels(endpoint).observe(seconds)
@@ -61,5 +61,5 @@ class Metrics:
             gauge.set_function(partial(getattr, lane, what))
 
     def page(self) -> bytes:
-        """Return the content of the page ``/metrics``."""
+        """Return the content of the ``/metrics`` page."""
         return generate_latest(self._registry)

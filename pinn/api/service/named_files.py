@@ -1,4 +1,4 @@
-"""Detection of texts in a request that may name a file or another external resource."""
+"""Detection of strings in a request that may name a file or another external resource."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plain_texts(body: object) -> frozenset[str] | None:
 
     Returns:
         The strings and their words; None if a string may name a file. A plain name is accepted if
-        the working directory has no file of this name.
+        the working directory contains no file of this name.
     """
     found: set[str] = set()
     for name, text in _texts(body, ""):

@@ -58,7 +58,7 @@ def _arguments(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _type(argument: inspect.Parameter) -> dict[str, Any]:
-    """Return the JSON type and default of an argument; text arguments accept any JSON value."""
+    """Return the JSON type and default of an argument; string arguments accept any JSON value."""
     if isinstance(argument.annotation, str) or argument.annotation is argument.empty:
         return {}
     found: dict[str, Any] = TypeAdapter(argument.annotation).json_schema()

@@ -1,8 +1,9 @@
-"""Reader of ``aiperf profile`` and ``genai-perf profile``: JSON, CSV, or JSON lines of requests.
+"""Reader of ``aiperf profile`` and ``genai-perf profile`` results: JSON, CSV or JSON lines.
 
-Formats as in the sources of aiperf 0.13 and genai-perf 0.0.16. ``inter_token_latency`` is TPOT (per
-request, then averaged); the gaps between stream chunks are ``inter_chunk_latency``. Every metric
-carries its unit. Pre-releases have the metrics under ``records``, with tags ``ttft`` and ``osl``.
+The formats are those in the source code of aiperf 0.13 and genai-perf 0.0.16.
+``inter_token_latency`` is TPOT (per request, then averaged); the gaps between stream chunks are
+``inter_chunk_latency``. Every metric states its unit. In pre-releases the metrics are under
+``records``, with tags ``ttft`` and ``osl``.
 """
 
 import csv
@@ -35,7 +36,7 @@ is_aiperf = marks.any_of(_is_summary, marks.keys("metrics", "metadata", "error")
 
 
 def aiperf_points(document: Document) -> list[list[Tree]]:
-    """Split a file into the data of its runs: one run per summary, or one of all request lines."""
+    """Split a file into runs: one run per summary, or one run from all request lines."""
     return [document.trees] if "metrics" in document.first else [[document.first]]
 
 
@@ -44,16 +45,16 @@ is_aiperf_table = marks.pattern("the header Metric,avg", re.compile(r"\AMetric,a
 
 
 def aiperf_table(document: Document) -> list[list[Tree]]:
-    """Return the data of the only run in a CSV summary, as a list."""
+    """Return the data of the single run in a CSV summary, as a list."""
     return [[Tree({"records": _csv_metrics(document.text)})]]
 
 
 def read_aiperf(point: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read one run of aiperf from its summary, or from its lines of single requests.
+    """Read one aiperf run from its summary, or from its lines for individual requests.
 
     Raises:
         NotUsable: If no request was served, or if the run was cancelled or did not stream tokens.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     summary = point[0]
     if "metrics" in summary:
@@ -85,7 +86,7 @@ def _metrics(values: Tree) -> Tree:
 
 
 def _sending(config: Tree) -> tuple[int | None, float | None, str]:
-    """Return concurrency, requests/s and arrival process of aiperf's load after its warm-up."""
+    """Return the concurrency, requests/s and arrival process of aiperf's load after warm-up."""
     phases = [p for p in config.trees("phases") if "warm" not in p.text("name")]
     if len(phases) > 1:
         raise NotUsable(f"the summary has {len(phases)} load phases, expected one")
@@ -106,7 +107,7 @@ def _server(point: Tree, config: Tree) -> StatedServer:
 
 
 def _gpu(telemetry: Json) -> str:
-    """Return the GPU's name from DCGM telemetry, in which it may be nested at any depth."""
+    """Return the GPU's name from DCGM telemetry, where it may be nested at any depth."""
     if isinstance(telemetry, list):
         return next(filter(None, map(_gpu, telemetry)), "")
     if not isinstance(telemetry, dict):
@@ -116,7 +117,7 @@ def _gpu(telemetry: Json) -> str:
 
 
 def _csv_metrics(text: str) -> dict[str, JsonObject]:
-    r"""Return the metrics of a CSV summary, under the tags that they have in JSON summaries.
+    r"""Return the metrics of a CSV summary, under their tags in JSON summaries.
 
     >>> _csv_metrics("Metric,avg,p50\nTime to First Token (ms),2.5,2\n")
     {'time_to_first_token': {'unit': 'ms', 'avg': 2.5, 'p50': 2.0}}
@@ -135,7 +136,7 @@ def _csv_metrics(text: str) -> dict[str, JsonObject]:
 
 
 def _from_requests(rows: list[Tree], reading: Reading) -> BenchmarkRun:
-    """Read a run from lines of single requests; the user must give the concurrency or rate."""
+    """Read a run from lines for individual requests; the user must specify concurrency or rate."""
     profiled = [r for r in rows if r.at("metadata").text("benchmark_phase") != "warmup"]
     good = [r.at("metrics") for r in profiled if not r.values.get("error")]
     good = [m for m in good if _seconds(m, "ttft") and _seconds(m, "e2e")]

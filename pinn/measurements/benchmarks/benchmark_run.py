@@ -23,7 +23,7 @@ _ENGINES = {"vllm": VLLM, "sglang": SGLANG, "trt": TRTLLM, "tensorrt": TRTLLM}
 
 
 def engine_flags(spelled: str) -> dict[str, str]:
-    """Return the flags in an engine's name: ``engine`` and, if known, ``engine_version``.
+    """Return the flags encoded in an engine's name: ``engine`` and, if known, ``engine_version``.
 
     The result is empty for an engine that is not supported.
 
@@ -84,8 +84,8 @@ class Lengths:
             ``low``.
         std: Standard deviation of normally distributed lengths, in tokens; 0 for other
             distributions.
-        each: Length of every request in the order of sending, if the file lists them; it overrides
-            the distribution.
+        each: Length of every request in the order of sending, if the file lists them; overrides the
+            distribution.
     """
 
     mean: float
@@ -100,7 +100,7 @@ class Lengths:
 
     @staticmethod
     def listed(each: tuple[int, ...]) -> Lengths:
-        """Return the token lengths of single requests as ``Lengths``, with their mean."""
+        """Return the token lengths of individual requests as ``Lengths``, with their mean."""
         return Lengths(sum(each) / len(each) if each else math.nan, each=each)
 
 
@@ -121,14 +121,14 @@ class SharedPrefix:
 
 @dataclass(frozen=True)
 class Load:
-    """Load that a benchmark sent: number, lengths and timing of its requests.
+    """Load sent by a benchmark: number, lengths and timing of its requests.
 
     Attributes:
         requests: Number of requests.
         prompt: Prompt lengths, in tokens.
         output: Output lengths, in tokens.
         concurrency: Maximum number of requests in flight; None for no limit.
-        rate_per_s: Mean request rate; None if all requests are sent at once or, with
+        rate_per_s: Mean request rate; None if all requests are sent at the start or, with
             ``concurrency``, in a closed loop.
         process: Distribution of the gaps between requests: ``poisson``, ``gamma`` (with ``cv``) or
             ``constant``.
@@ -136,8 +136,8 @@ class Load:
         offsets_s: Send time of each request in seconds, if the file has it and no concurrency limit
             delayed the request; overrides the rate.
         prefix: Prompts that repeat; None if all prompts are different.
-        timeout_s: Time in seconds after which the client aborts a request; None if it waits for
-            ever.
+        timeout_s: Time in seconds after which the client aborts a request; None if it waits
+            indefinitely.
     """
 
     requests: int
@@ -183,16 +183,16 @@ class Load:
 
 @dataclass(frozen=True)
 class StatedServer:
-    """Facts about the measured server in a benchmark file, which the user's flags complete.
+    """Facts about the measured server from a benchmark file, completed by the user's flags.
 
     Attributes:
         model: Name of the model; empty if the file has none.
         gpu: Name of the GPU; empty if the file has none.
         flags: Fields of ``ServingSpec`` (and ``precision``) that the file states.
-        kv_tokens: Size of the server's KV cache in tokens; None if the file does not state it.
+        kv_tokens: Size of the server's KV cache in tokens; None if the file does not specify it.
         engine: Name and version as the file spells them, such as ``vllm 0.15.1``; empty if unknown.
-        speculative: Whether the server used speculative decoding, whose settings are not read.
-        source: Name of the file with the flags; empty if it is the file of the run.
+        speculative: Whether the server used speculative decoding; its settings are not read.
+        source: Name of the file with the flags; empty if that is the run's file.
     """
 
     model: str = ""
@@ -221,10 +221,10 @@ class BenchmarkRun:
         name: File name, followed by ``#1``, ``#2``, ... if a file has several runs.
         tool: Tool that wrote the file, such as ``vllm bench serve``.
         load: Load that was sent, which the simulator replays.
-        figures: Value over the served requests by metric, in seconds or per second; the metrics are
-            those names of ``FIGURES`` that the file has.
+        figures: Value of each metric over the served requests, in seconds or per second; the
+            metrics are the names in ``FIGURES`` that the file contains.
         served: Number of served requests, to which the metrics refer.
-        failed: Number of requests that failed or were cut off.
+        failed: Number of requests that failed or were aborted.
         server: Facts about the server in the file.
         assumed: Assumptions about data that the file lacks, one sentence each.
         recognized_by: Mark by which the tool was recognized, such as ``the keys hw, conc, isl,
@@ -260,7 +260,7 @@ class BenchmarkRun:
 
     @property
     def failed_share(self) -> float:
-        """Return the share of the run's requests that failed or were cut off."""
+        """Return the share of the run's requests that failed or were aborted."""
         return self.failed / max(self.served + self.failed, 1)
 
     @property
@@ -268,8 +268,8 @@ class BenchmarkRun:
         """Return why the server of the run was overloaded; None if it was not.
 
         A server is overloaded if many requests failed, or if it served fewer requests per second
-        than expected. The expected rate allows for the time in which the last request is decoded
-        after its arrival.
+        than expected. The expected rate accounts for the time to decode the last request after its
+        arrival.
         """
         if self.failed_share >= _MOST_FAILED:
             return f"{self.failed:,} of {self.served + self.failed:,} requests failed"
@@ -284,7 +284,7 @@ class BenchmarkRun:
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> BenchmarkRun:
-        """Return the run from its JSON object in a folder that 'pinn ingest' wrote.
+        """Return the run from its JSON object in a folder written by 'pinn ingest'.
 
         Raises:
             PinnError: If a key is missing or unknown, or a value has another type.
@@ -305,7 +305,7 @@ class BenchmarkRun:
 
 
 def _keys(values: Mapping[str, Json], above: str = "") -> set[str]:
-    """Return the names of all keys in a run; dots join nested keys (``load.concurrency``)."""
+    """Return the names of all keys in a run, with dots for nested keys (``load.concurrency``)."""
     found = {f"{above}{name}" for name in values}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Choice of the result files in a folder, without companion files that benchmark tools write."""
+"""Choice of the result files in a folder, excluding companion files of benchmark tools."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatch

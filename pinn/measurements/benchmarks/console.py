@@ -1,10 +1,11 @@
 """Reader of benchmarks' console output: the table "Serving Benchmark Result" of vLLM and SGLang.
 
-Labels as in the sources of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py: benchmark``) and
-SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py: benchmark``). The table has
-the values of the result file under other names, rounded to two decimals. Throughput is therefore
-computed from the totals. vLLM prints neither model nor engine flags, and omits a concurrency or a
-rate without a limit. Other text around a table, such as a log, is skipped.
+The labels are those in the source code of vLLM 0.10.2 to 0.33.0 (``vllm/benchmarks/serve.py:
+benchmark``) and SGLang 0.4.9 to 0.5.23 (``bench_serving.py`` and ``benchmark/serving.py:
+benchmark``). The table contains the values of the result file under other names, rounded to two
+decimals. Throughput is therefore computed from the totals. vLLM prints neither model nor engine
+flags, and omits an unlimited concurrency or rate. Other text around a table, such as a log, is
+skipped.
 """
 
 import re
@@ -67,7 +68,7 @@ def read_console(values: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If no request was served, or the table is incomplete.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     lacking = [label for label in _NEEDED if _KEYS[label] not in values]
     if lacking:

@@ -19,7 +19,7 @@ from pinn.units import MICROSECOND, MILLISECOND
 
 
 class NotUsable(PinnError):  # noqa: N818  a reason to leave a run out, no failure
-    """Error for a skipped run or file; its text is the reason, which the report counts.
+    """Error for a skipped run or file; its message is the reason, which the report counts.
 
     Attributes:
         line: Line of the file to which the reason applies; None for the whole file.
@@ -37,10 +37,10 @@ class Document:
     Attributes:
         path: Path of the file.
         text: Text of the file; empty for a JSON or YAML document or JSON lines.
-        values: JSON or YAML documents in the file, one for each line of JSON lines and each row of
-            a table; empty for other text.
+        values: JSON or YAML documents in the file, one for each JSON line or table row; empty for
+            other text.
         lines: Line number of each value in the file, if each value has its own line.
-        skipped: Lines that could not be parsed, in a file with other lines that could be parsed.
+        skipped: Lines that could not be parsed, in a file whose other lines could be.
     """
 
     path: Path
@@ -64,7 +64,7 @@ def read_document(path: Path) -> Document:
     """Read a benchmark file and parse its content.
 
     Raises:
-        NotUsable: If the file cannot be read, is empty, too large or cut off.
+        NotUsable: If the file cannot be read, is empty, too large or truncated.
     """
     try:
         text = read_text(path, MOST_CSV_BYTES, "text")
@@ -115,7 +115,7 @@ SECONDS = {
 
 
 def unit_seconds(latency: str, unit: str) -> float:
-    """Return the seconds of a unit of time that a file names.
+    """Return the length in seconds of a unit of time given in a file.
 
     Raises:
         NotUsable: If the unit is unknown.
@@ -127,7 +127,7 @@ def unit_seconds(latency: str, unit: str) -> float:
 
 
 def kept(figures: Mapping[str, float | None]) -> dict[str, float]:
-    """Drop metrics that are 0, null or NaN, which tools write for unmeasured metrics.
+    """Drop metrics that are 0, null or NaN, which tools write for metrics they did not measure.
 
     >>> kept({"ttft_mean_s": 0.1, "itl_mean_s": 0.0, "e2e_mean_s": None})
     {'ttft_mean_s': 0.1}
@@ -143,7 +143,7 @@ def throughputs(
 
 
 def streamed(figures: dict[str, float]) -> dict[str, float]:
-    """Return metrics unchanged; raise an error if they include no TTFT.
+    """Return metrics unchanged, or raise an error if they do not include TTFT.
 
     Raises:
         NotUsable: If there is no TTFT.
@@ -160,9 +160,9 @@ def statistics_of(
 
     Args:
         latency: Name of the latency, such as ``ttft``.
-        lookup: Function that returns the file's number of a statistic (``mean``, ``p50``, ...), or
+        lookup: Function that returns the file's value of a statistic (``mean``, ``p50``, ...), or
             None.
-        unit_s: Unit of the file's numbers, in seconds.
+        unit_s: Unit of the file's values, in seconds.
     """
     found = {each: lookup(each) for each in STATISTICS}
     return kept({f"{latency}_{k}_s": None if v is None else v * unit_s for k, v in found.items()})
@@ -174,7 +174,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
     Args:
         values: Content of the file.
         e2e: Spelling of ``e2e`` in the file; other latencies have their usual names.
-        unit_s: Unit of the file's numbers, in seconds.
+        unit_s: Unit of the file's values, in seconds.
         suffix: Unit suffix of the keys, such as ``_ms``.
     """
     figures: dict[str, float] = {}
@@ -187,7 +187,7 @@ def client_statistics(values: Tree, e2e: str, unit_s: float, suffix: str = "") -
 
 
 def sample_figures(latency: str, seconds: Iterable[float]) -> dict[str, float]:
-    """Return mean and percentiles of a latency's positive samples, in seconds, by metric."""
+    """Return the mean and percentiles of a latency's positive samples, in seconds, by metric."""
     values = np.array([v for v in seconds if v is not None and v > 0], float)
     values = values[np.isfinite(values)]
     if not len(values):

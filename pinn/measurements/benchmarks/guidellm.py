@@ -1,9 +1,9 @@
-"""Reader of guidellm's ``benchmarks.json``, which has several loads per file.
+"""Reader of guidellm's ``benchmarks.json``, which contains several loads per file.
 
-Format as in the sources of guidellm 0.3 to 0.8. Its inter-token latency is the TPOT of other tools:
-(last - first token's time) / (n - 1) for n output tokens, weighted by tokens. Its own "time per
-output token" divides by n and is not used. Request latency is in seconds, all other latencies are
-in milliseconds. Metrics are those of successful requests.
+The format is that in the source code of guidellm 0.3 to 0.8. Its inter-token latency is the TPOT of
+other tools: (last - first token's time) / (n - 1) for n output tokens, weighted by tokens. Its
+"time per output token" divides by n instead, and is not used. Request latency is in seconds, all
+other latencies are in milliseconds. Metrics are those of successful requests.
 """
 
 from pinn.measurements.benchmarks import documents
@@ -26,14 +26,14 @@ _LATENCIES = {
 
 
 def is_guidellm(document: Document) -> str:
-    """Return the keys by which a file of guidellm is recognized, as text; empty for other files."""
+    """Return the keys that identify a guidellm file, as a string; empty for other files."""
     points = document.first.trees("benchmarks")
     is_own = any("request_latency" in point.at("metrics") for point in points)
     return "the key benchmarks with metrics.request_latency inside it" if is_own else ""
 
 
 def guidellm_points(document: Document) -> list[Tree]:
-    """Return the benchmarks in a file, each with the settings that are written once per file."""
+    """Return the benchmarks in a file, each with the settings that appear once per file."""
     spec = document.first.at("config", "spec") or document.first.at("args")
     points = document.first.trees("benchmarks")
     return [Tree({"spec": spec.values, **point.values}) for point in points]
@@ -44,7 +44,7 @@ def read_guidellm(point: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If no request was served or the type of load is unknown.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     config, metrics = point.at("config") or point.at("args"), point.at("metrics")
     served = _count(metrics, "successful")

@@ -1,10 +1,10 @@
-"""Reader of a lifecycle report of inference-perf, together with its configuration.
+"""Reader of an inference-perf lifecycle report, together with its configuration.
 
-Older versions count two stream chunks per token, so that their time per output token is about half
-the true one. Mean TPOT is therefore computed from E2E and TTFT, and its percentiles are not read.
-``output_len`` counts tokens of the re-tokenized text, up to 20 % fewer than were generated.
-``config.yaml`` in the report's folder is the tool's configuration: with ``ignore_eos`` every
-request generates the requested tokens. ``exp-config.yaml`` in the run's folder describes the
+Older versions count two stream chunks per token, so their time per output token is about half the
+true value. Mean TPOT is therefore computed from E2E and TTFT, and its percentiles are not read.
+``output_len`` counts tokens of the re-tokenized text, which are up to 20 % fewer than were
+generated. ``config.yaml`` in the report's folder is the tool's configuration: with ``ignore_eos``
+every request generates the requested tokens. ``exp-config.yaml`` in the run's folder describes the
 server.
 """
 
@@ -36,7 +36,7 @@ def read_inference_perf(document: Document, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If no request was served, or the report covers several stages.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     report, folder, given = document.first, document.path.parent, reading.given
     stages = folder.glob("stage_*_lifecycle_metrics.json")
@@ -106,7 +106,7 @@ def _shared_prompts(shared: Tree) -> SharedPrefix | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the mean of the first of several quantities that a report has; None without any."""
+    """Return the mean of the first of several quantities found in a report, or None."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

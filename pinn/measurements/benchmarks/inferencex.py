@@ -1,7 +1,7 @@
 """Reader of InferenceX (InferenceMAX) ``agg_<name>.json``: one object per run, or a list of them.
 
-Latencies are in seconds, and their keys have no unit suffix. InferenceX's CI draws lengths
-uniformly in [0.8, 1] x the nominal lengths and drops the token totals. It sends ten prompts per
+Latencies are in seconds, and their keys have no unit suffix. InferenceX's CI samples lengths
+uniformly from [0.8, 1] x the nominal lengths and drops the token totals. It sends ten prompts per
 unit of concurrency to servers without prefix caching.
 """
 

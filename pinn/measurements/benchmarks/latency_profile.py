@@ -1,6 +1,6 @@
 """Reader of reports of the latency profile generator (LPG), the benchmark of llm-d and GKE.
 
-Each run is one JSON object with ``metrics`` (numbers), ``dimensions`` (texts) and ``config``.
+Each run is one JSON object with ``metrics`` (numbers), ``dimensions`` (strings) and ``config``.
 Latencies are in milliseconds under ``STATISTIC_LATENCY_ms``; E2E is called latency. The format is
 that of published reports. They do not state which tokens ``per_token_latency`` divides by, so only
 ITL is read, not TPOT. A report states the totals of tokens; some also state the number and rate of
@@ -29,7 +29,7 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If no request was served, several models were served, or there is no TTFT.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     metrics, config = values.at("metrics"), values.at("config")
     lacking = [f"metrics.{name}" for name in _NEEDED if name not in metrics]
@@ -58,7 +58,7 @@ def read_latency_profile(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _sending(metrics: Tree, reading: Reading) -> tuple[int | None, float | None]:
-    """Return concurrency and requests/s; without a rate, all requests are sent at once."""
+    """Return the concurrency and requests/s; without a rate, all requests are sent at the start."""
     rate = metrics.number("request_rate")
     if rate == math.inf:
         return reading.concurrency(None), reading.or_stated("request_rate", None)

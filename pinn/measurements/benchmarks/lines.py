@@ -1,4 +1,4 @@
-"""Readers of line-based files: JSON lines among other lines, and tables of runs."""
+"""Readers of line-based files: JSON lines mixed with other lines, and tables of runs."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ class Lines:
     Attributes:
         values: Parsed values, one per readable line.
         numbers: Line number of each value, from 1.
-        skipped: Lines without a value, except blank lines.
+        skipped: Lines that could not be parsed, except blank lines.
     """
 
     values: list[Json] = field(default_factory=list)
@@ -73,7 +73,7 @@ _MOST_CELLS = 1_000_000
 
 
 def csv_rows(text: str) -> Lines:
-    """Return the rows of a CSV table as mappings, if its column names look like JSON keys."""
+    """Return the rows of a CSV table as mappings if its column names look like JSON keys."""
     found = Lines()
     header = text.split("\n", 1)[0]
     if not _HEADER.fullmatch(header) or text.count(",") > _MOST_CELLS:

@@ -1,7 +1,7 @@
 """Reader of llm-d-benchmark's reports, versions 0.1, 0.2 and 0.2.1, in YAML or JSON.
 
-Each metric states its unit, which depends on the measuring tool. Reports from guidellm include its
-unusual time per output token, so their inter-token latency is read as TPOT.
+Each metric states its unit, which depends on the measuring tool. Reports from guidellm use its
+unusual definition of time per output token, so their inter-token latency is read as TPOT.
 """
 
 import math
@@ -23,7 +23,7 @@ def read_llm_d(values: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If several servers were measured, or no request was served.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     old = "metrics" in values
     scenario = values.at("scenario")
@@ -115,7 +115,7 @@ def _parallelism(sizes: Tree) -> dict[str, FlagValue]:
 
 
 def _flags(args: Tree) -> dict[str, FlagValue]:
-    """Convert an engine's command-line options to flags; an option without value is True."""
+    """Convert an engine's command-line options to flags; an option without a value is True."""
     found = dict(args.values)
     for each in flags_of(ServingSpec):
         straight, off = [each.option, *each.shorts], [f"--no-{each.option[2:]}"]

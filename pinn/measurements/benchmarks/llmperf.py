@@ -1,8 +1,8 @@
 """Reader of summaries of llmperf's ``token_benchmark_ray.py``: one JSON object per run.
 
 Latencies are in seconds, under ``results_LATENCY_STATISTIC``. The clients are a closed loop of
-``num_concurrent_requests``. Lengths are drawn from a normal distribution with the requested mean
-and standard deviation. The format is that of published summaries. They do not state whether
+``num_concurrent_requests``. Lengths are sampled from a normal distribution with the requested mean
+and standard deviation. The format is that of published summaries. They do not specify whether
 ``inter_token_latency_s`` includes the wait for the first token, so TPOT is computed from E2E and
 TTFT.
 """
@@ -26,7 +26,7 @@ def read_llmperf(values: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If no request was served, or there is no TTFT.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     served = values.count("results_num_completed_requests")
     failed = values.count("results_number_errors")

@@ -1,4 +1,4 @@
-"""Benchmark load as a workload for the simulator, and client metrics of its simulation."""
+"""Benchmark load as a simulator workload, and client metrics of its simulation."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -24,14 +24,14 @@ from pinn.specs.flags import specified
 
 
 def benchmark_workload(run: BenchmarkRun, seed: int = 0) -> Workload:
-    """Return the workload that a benchmark sent; unlisted lengths and send times are drawn.
+    """Return the workload that a benchmark sent; lengths and times not listed are sampled.
 
-    Gaps between sends are scaled so that the mean request rate equals the stated one, as in vLLM's
+    Gaps between sends are scaled so that the mean request rate equals the stated rate, as in vLLM's
     client (``vllm/benchmarks/serve.py: get_request``).
 
     Args:
         run: Benchmark run.
-        seed: Seed of the random draws.
+        seed: Random seed.
     """
     load, rng = run.load, np.random.default_rng(seed)
     prompt = _draw(load.prompt, load.requests, rng)
@@ -61,7 +61,7 @@ def _draw(lengths: Lengths, count: int, rng: np.random.Generator) -> Int[np.ndar
 
 
 def _spread(mean: float, count: int) -> Int[np.ndarray, " n"]:
-    """Return ``count`` whole lengths that are rounded up or down, so that their mean is ``mean``.
+    """Return ``count`` integer lengths, rounded up or down so that their mean is ``mean``.
 
     >>> _spread(2.5, 4).tolist()
     [2, 3, 2, 3]
@@ -81,7 +81,7 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return each prompt's length, and which earlier prompt's prefix it repeats."""
+    """Return each prompt's length, and the earlier prompt whose prefix it repeats."""
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]
@@ -101,7 +101,7 @@ def benchmark_figures(run: Run, names: Iterable[str] = FIGURES) -> dict[str, flo
         names: Names of ``pinn.measurements.benchmarks.benchmark_run.FIGURES``.
 
     Returns:
-        Values in seconds or per second; NaN without completed requests (or, for gaps, without a
+        Values in seconds or per second; NaN if no request completed (or, for gaps, if none has a
         second token).
 
     Raises:

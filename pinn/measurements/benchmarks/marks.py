@@ -1,4 +1,4 @@
-"""Marks (keys or patterns) by which files of a benchmark tool are recognized."""
+"""Marks (keys or patterns) that identify the files of a benchmark tool."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ _SIMILAR = 0.5
 
 @dataclass(frozen=True)
 class Keys:
-    """Mark of a tool: keys that the first JSON or YAML document of all its files has.
+    """Mark of a tool: keys in the first JSON or YAML document of all its files.
 
     Attributes:
         names: Keys; a dot separates nested keys, such as ``metrics.throughput_rps``.
@@ -26,7 +26,7 @@ class Keys:
     names: tuple[str, ...]
 
     def __call__(self, document: Document) -> str:
-        """Return the keys as text if a document has all of them, else an empty text."""
+        """Return the keys as a string if a document has all of them, else an empty string."""
         return "" if self.lacking(document) else f"the keys {', '.join(self.names)}"
 
     def lacking(self, document: Document) -> list[str]:
@@ -61,12 +61,12 @@ def pattern(what: str, text: re.Pattern[str]) -> Mark:
 
 
 def any_of(*marks: Mark) -> Mark:
-    """Return a mark that recognizes files which any of several marks recognizes."""
+    """Return a mark that recognizes files that match any of several marks."""
     return lambda document: next(filter(None, (mark(document) for mark in marks)), "")
 
 
 def nearest(document: Document, tools: Iterable[tuple[str, Mark]]) -> str:
-    """Return a text on the tool with the most similar files, and the keys that are missing.
+    """Return text about the tool with the most similar files, and the missing keys.
 
     Args:
         document: Document that no mark recognizes.

@@ -1,4 +1,4 @@
-"""Reader of Prometheus metrics pages of vLLM and SGLang, with counts of accepted draft tokens."""
+"""Reader of Prometheus metrics pages of vLLM and SGLang, including accepted draft tokens."""
 
 import re
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ class Page:
 
     Attributes:
         engine: ``vllm`` or ``sglang``.
-        sums: Sum of values over all labels by series, except histogram buckets.
-        labelled: (series, transfer type) -> sum of the series' values over all other labels.
+        sums: Sum of each series over all its labels, except histogram buckets.
+        labelled: Sum of each series over all other labels, by (series, transfer type).
         models: Names of the served models.
         info: Labels of ``cache_config_info``.
         engines: Indices of the data-parallel engines on the page.
@@ -96,12 +96,12 @@ def read_metrics_pages(pages: Sequence[str], reading: Reading) -> BenchmarkRun:
     """Read a run from the increase of counters between two scrapes, or since the server's start.
 
     Args:
-        pages: Texts of the pages, the earlier first.
-        reading: Reading of the run with the user's load, which pages do not contain.
+        pages: Text of each page, the earlier page first.
+        reading: Reading of the run with the user's load, which the pages do not contain.
 
     Raises:
         NotUsable: If the pages are from different servers, or no request was served between them.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     *earlier, after = map(read_page, pages)
     before = earlier[0] if earlier else _at_start(after, reading)
@@ -178,7 +178,7 @@ def _mean(
 def _prefix(
     counts: dict[str, float], served: int, prompt: float
 ) -> tuple[SharedPrefix | None, str]:
-    """Return the prefix that explains the hits of the prefix cache, and the assumption behind it.
+    """Return the shared prefix that explains the prefix cache hits, and the underlying assumption.
 
     Args:
         counts: Counters of the page.
@@ -222,9 +222,9 @@ def _server(page: Page) -> StatedServer:
 
 
 def measured_acceptance(text: str, where: str) -> tuple[float, ...]:
-    """Return the acceptance rate at each draft position, given acceptance of all earlier drafts.
+    """Return each draft position's acceptance rate, given that all earlier drafts are accepted.
 
-    Counts of all engines are added. Without counts by position, the result is one rate.
+    Counts are summed over all engines. Without counts by position, the result is one rate.
 
     Args:
         text: Text of a metrics page.

@@ -1,4 +1,4 @@
-"""Reader of benchmark files of all tools, which are recognized by content."""
+"""Reader of benchmark files of all tools, which are recognized by their contents."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +43,7 @@ class Reader(Generic[Point]):
         mark: Mark of the tool's files.
         read: Function that reads one run.
         points: Function that splits a file into its runs.
-        of_text: Whether the reader parses the file as text, in which other lines are ignored.
+        of_text: Whether the reader parses the file as text and ignores unrelated lines.
     """
 
     tool: str
@@ -53,12 +53,12 @@ class Reader(Generic[Point]):
     of_text: bool = False
 
     def unread(self, document: Document) -> list[Callable[[Reading], BenchmarkRun]]:
-        """Return a function per run in a file, which reads the run when it is called."""
+        """Return one function per run in a file, which reads the run when called."""
         return [partial(self.read, point) for point in self.points(document)]
 
 
 def _trees(document: Document) -> list[Tree]:
-    """Return the JSON documents of a file, each of which has the data of one run."""
+    """Return the JSON documents of a file, each with the data of one run."""
     return document.trees
 
 
@@ -105,9 +105,9 @@ class _Found:
     """Runs read from benchmark files so far, and reasons for skipped data.
 
     Attributes:
-        given: Options for data that files lack.
+        given: Options for data missing from the files.
         runs: Runs in the order of the files.
-        refused: Places of the skipped runs, lines or files, by reason.
+        refused: Locations of the skipped runs, lines or files, by reason.
     """
 
     given: GivenLoad
@@ -147,12 +147,12 @@ def read_benchmarks(
 
     Args:
         paths: Files or folders of files. Metrics pages must be given in pairs, the earlier first; a
-            single page counts from the server's start.
-        given: Options for data that files lack.
+            single page covers the time since the server's start.
+        given: Options for data missing from the files.
 
     Returns:
         The runs in the order of the files, and a report that counts runs. A pair of metrics pages
-        counts as one run, and a skipped line as one refused run.
+        counts as one run, and a skipped line as one rejected run.
 
     Raises:
         PinnError: If no run could be read, with the reasons.

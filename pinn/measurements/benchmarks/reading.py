@@ -1,4 +1,4 @@
-"""Reading of a benchmark run: data that its file lacks comes from options, or is assumed."""
+"""Reading of a benchmark run: data missing from its file comes from options or is assumed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SAME = 0.02
 
 @dataclass(frozen=True)
 class GivenLoad:
-    """Options for data that benchmark files lack; an option that contradicts a file is refused."""
+    """Options for data missing from benchmark files; options that contradict a file are errors."""
 
     PANEL: ClassVar[str] = "Load, for benchmark files that do not record it"
 
@@ -81,13 +81,13 @@ class GivenLoad:
 
 @dataclass
 class Reading:
-    """Reading of one benchmark run: options for data that its file lacks, and assumptions so far.
+    """Reading of one benchmark run: options for data missing from its file, and assumptions.
 
     Attributes:
         name: Name of the run.
         tool: Tool that wrote the file.
-        given: Options of the user for data that the file lacks.
-        recognized_by: Keys or pattern by which the tool was recognized, as text.
+        given: The user's options for data missing from the file.
+        recognized_by: Keys or pattern that identified the tool, as a string.
         assumed: Assumptions so far, one sentence each.
     """
 
@@ -175,7 +175,7 @@ class Reading:
         return limit, rate
 
     def lengths(self, mean: float) -> Lengths:
-        """Return token lengths with a given mean, uniform in the user's range or else all equal."""
+        """Return token lengths with a given mean, uniform in the user's range, else all equal."""
         low, high = self.given.length_shares()
         if low == high:
             equal = "all lengths are equal to the mean (--length-range)"
@@ -186,11 +186,11 @@ class Reading:
         return Lengths(mean, low * nominal, high * nominal)
 
     def prefix(self, stated: SharedPrefix | None = None, assumed: str = "") -> SharedPrefix | None:
-        """Return the shared prefixes that the user states, else the file; else assume none.
+        """Return the shared prefixes from the user, else from the file; otherwise assume none.
 
         Args:
             stated: Shared prefixes as the file states them; None if it does not.
-            assumed: Assumption to note if they are used.
+            assumed: Assumption to record if the shared prefixes are used.
         """
         given = self.given
         if given.prompt_groups is not None:

@@ -13,7 +13,7 @@ _MEDIAN = " p50"
 
 
 def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
-    """Return a table of runs as lines of text, then the tools that wrote them and assumptions."""
+    """Return a table of runs as lines of text, followed by the tools used and assumptions."""
     short = short_names([run.name for run in runs])
     rows = [line for run in runs for line in _run_lines(run, short[run.name])]
     heads = " ".join(f"{name.upper():>9s}" for name in LATENCIES)

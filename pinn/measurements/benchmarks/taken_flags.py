@@ -1,4 +1,4 @@
-"""Flags of the server that come from benchmark files, because the user did not give them."""
+"""Server flags taken from benchmark files because the user did not specify them."""
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -26,13 +26,13 @@ _OPTIONS = {flag.name: flag.option for flag in flags_of(ServingSpec)}
 def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[str]) -> list[str]:
     """Return a line per file whose flags change the server's configuration.
 
-    A flag is named if its value differs from the value without the files, which results from the
-    user's flags and the engine's defaults.
+    A flag is listed if its value differs from the value that would result from the user's flags and
+    the engine's defaults alone.
 
     Args:
         runs: Runs of one server.
         target: Server, with the flags of the files.
-        given: Names of the flags that the user gave.
+        given: Names of the flags that the user specified.
     """
     source: dict[str, str] = {}
     for run in runs:
@@ -50,7 +50,7 @@ def taken_lines(runs: Sequence[BenchmarkRun], target: Target, given: Collection[
 
 
 def _without(target: Target, names: Collection[str]) -> Target:
-    """Return a server with the engine's defaults in place of the named flags."""
+    """Return a server with the engine's defaults for the given flags."""
     default = vars(ServingSpec())
     kept = {name: default[name] for name in names if name in default}
     precision = None if "precision" in names else target.precision
@@ -58,7 +58,7 @@ def _without(target: Target, names: Collection[str]) -> Target:
 
 
 def _difference(name: str, target: Target, without: Target) -> str:
-    """Return a flag's values on two servers as text; empty if they are equal."""
+    """Return a flag's values on two servers as a string; empty if they are equal."""
     if name == "precision":
         other = "the checkpoint's format" if target.precision else ""
         return f"--quantization {target.precision} (your flags imply {other})" if other else ""

@@ -45,26 +45,26 @@ class Tree:
 
         Raises:
             TypeError: If the value is a list or a mapping.
-            ValueError: If the value is text that is not a number.
+            ValueError: If the value is a string that is not a number.
         """
         found = next((v for v in map(self.values.get, names) if v is not None), None)
         return None if found is None else float(found)  # type: ignore[arg-type]
 
     def count(self, *names: str) -> int:
-        """Return the value of the first key that has one, as a whole number; 0 if none has."""
+        """Return the value of the first key that has one, as an integer; 0 if no key has one."""
         return int(self.number(*names) or 0)
 
     def text(self, *names: str) -> str:
-        """Return the value of the first key that has one, as text; empty if no key has one."""
+        """Return the value of the first key that has one, as a string; empty if no key has one."""
         found = next((v for v in map(self.values.get, names) if v not in (None, "")), "")
         return str(found)
 
     def is_true(self, name: str) -> bool:
-        """Return whether a key's value is true, as a boolean or as text."""
+        """Return whether a key's value is true, as a boolean or a string."""
         return self.text(name).lower() == "true"
 
     def texts(self, name: str) -> list[str]:
-        """Return the entries of the list under a key as texts."""
+        """Return the entries of the list under a key as strings."""
         found = self.values.get(name)
         return [str(each) for each in found] if isinstance(found, list | tuple) else []
 

@@ -81,7 +81,7 @@ def read_vllm_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If no request was served, the rate was ramped up, or a number is missing.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     file = ClientFile.checked(values)
     if file.ramp_up_strategy:
@@ -98,7 +98,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
     Raises:
         NotUsable: If no request was served, or the engine is not supported.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     if file.completed < 1:
         raise NotUsable("the run has no completed request")
@@ -127,7 +127,7 @@ def client_load(file: ClientFile, sent: int, reading: Reading) -> Load:
 
 
 def client_figures(file: ClientFile, values: Tree, e2e: str) -> dict[str, float]:
-    """Return the metrics in a file; if it states none, compute them from its single requests.
+    """Return the metrics in a file, or else compute them from its individual requests.
 
     Raises:
         NotUsable: If the file has no latency.
@@ -149,7 +149,7 @@ def _details(file: ClientFile) -> dict[str, float]:
 
 
 def _server(values: Tree) -> StatedServer:
-    """Return the facts about the server that the client was given by ``--metadata``."""
+    """Return the facts about the server passed to the client by ``--metadata``."""
     aliased = {_ALIASES[k]: v for k, v in values.values.items() if k in _ALIASES}
     named = Tree({**values.values, **aliased})
     flags = given_flags(ServingSpec, named.values, "--metadata")
@@ -214,7 +214,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
     Raises:
         NotUsable: If no request was served or a number is missing.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     file = _File.checked(values)
     if "shared-prefix" in file.dataset_name:
@@ -229,7 +229,7 @@ def read_sglang_bench(values: Tree, reading: Reading) -> BenchmarkRun:
 
 
 def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
-    """Return the load with uniform lengths if its total tokens fit the requested range."""
+    """Return the load with uniform lengths if its token totals are consistent with the range."""
     if not file.dataset_name.startswith("random") or load.prompt.each:
         return load
     share = file.random_range_ratio or 0.0
@@ -241,7 +241,7 @@ def _random_lengths(file: _File, load: Load, assumed: list[str]) -> Load:
 
 
 def _uniform(lengths: Lengths, share: float, asked: int | None) -> Lengths:
-    """Return uniform lengths from ``share * asked`` to ``asked`` tokens if the mean fits."""
+    """Return uniform lengths from ``share * asked`` to ``asked`` tokens if the mean matches."""
     mean = lengths.mean
     if not asked or abs(asked * (1 + share) / 2 / mean - 1) > _AGREES:
         return lengths

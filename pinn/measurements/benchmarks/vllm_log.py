@@ -1,4 +1,4 @@
-"""Readers of benchmark data that vLLM itself writes: its log, and traces with request spans."""
+"""Readers of benchmark data written by vLLM itself: its log, and traces with request spans."""
 
 import ast
 import re
@@ -50,12 +50,12 @@ _ELAPSED = re.compile(r"elapsed(?:\s+time)?\s*[:=]?\s*([\d.]+)\s*ms", re.IGNOREC
 
 
 def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
-    """Read the iteration details in a log file; other lines are counted as refused.
+    """Read the iteration details in a log file; other lines are counted as rejected.
 
     Returns:
-        Table with one row per iteration, and the counts of lines read and refused. A row has the
+        Table with one row per iteration, and the counts of lines read and rejected. A row has the
         iteration's number, requests and tokens, ``elapsed_s``, and ``logged_s``, the log time in
-        whole seconds from an arbitrary day.
+        whole seconds since an arbitrary day.
 
     Raises:
         PinnError: If the file is missing or sparse, or has no line with iteration details.
@@ -84,7 +84,7 @@ def read_iteration_log(path: Path) -> tuple[pa.Table, ReadReport]:
 
 
 def _row(number: str, line: str) -> dict[str, float | None] | str:
-    """Return a log line's iteration by column, or the reason why the line is refused."""
+    """Return a log line's iteration by column, or the reason why the line is rejected."""
     row: dict[str, float | None] = {"step_id": int(number), "logged_s": _logged_s(line)}
     for name, pattern in _COUNTS.items():
         found = pattern.search(line)
@@ -98,7 +98,7 @@ def _row(number: str, line: str) -> dict[str, float | None] | str:
 
 
 def _logged_s(line: str) -> float | None:
-    """Return a log line's time in seconds; months count 31 days, since only differences matter."""
+    """Return a log line's time in seconds; every month has 31 days, as only differences matter."""
     found = _LOGGED.search(line)
     if found is None:
         return None
@@ -129,13 +129,13 @@ is_vllm_log = marks.pattern("lines 'Iteration(N)'", _ITERATION)
 def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
     """Read the load and the mean ITL of a server from its log as a benchmark run.
 
-    The number of requests is the number of prompts in the log. If a step uses the whole token
+    The number of requests is the number of prompts in the log. If a step uses the full token
     budget, its last prompt is assumed to continue in the next step. Prompt tokens exclude those in
     the prefix cache.
 
     Raises:
         NotUsable: If the log has no prompt or no token.
-        PinnError: If an option for missing data is needed.
+        PinnError: If data is missing from the file and the user did not supply it.
     """
     table = read_iteration_log(log.path)[0].to_pandas()
     server = log_server(log.text)
@@ -163,7 +163,7 @@ def read_vllm_log(log: Document, reading: Reading) -> BenchmarkRun:
 
 
 def _gap_s(busy: pd.DataFrame, assumed: list[str]) -> float:
-    """Return the mean ITL of a log in seconds, as the mean time from step to step."""
+    """Return the mean ITL of a log in seconds, as the mean time between steps."""
     decodes = busy["decode_requests"].to_numpy(float)
     logged = busy["logged_s"].to_numpy(float)
     span = np.nanmax(logged) - np.nanmin(logged) if np.isfinite(logged).any() else 0.0
@@ -225,9 +225,10 @@ _NEEDED = {"ttft", "e2e", "prompt", "output"}
 
 
 def is_request_spans(document: Document) -> str:
-    """Return, as text, by what a file of request spans is recognized; empty for other files.
+    """Return the mark that identifies a file of request spans; an empty string for other files.
 
-    Spans with events are excluded, because an instrumented engine with another reader writes them.
+    Spans with events are excluded, because they come from an instrumented engine, which has its own
+    reader.
     """
     is_own = "resourceSpans" in document.first and any(
         span.numbers.keys() >= _NEEDED for span in _spans(document)
@@ -241,7 +242,7 @@ class _RequestSpan(NamedTuple):
     Attributes:
         start_ns: Start time of the span in ns since the epoch.
         model: Name of the model; empty if the span has none.
-        numbers: Name in ``_ATTRIBUTES`` -> number of tokens, or latency in seconds.
+        numbers: Number of tokens or latency in seconds, by name in ``_ATTRIBUTES``.
     """
 
     start_ns: int
@@ -253,7 +254,7 @@ def read_request_spans(document: Document, reading: Reading) -> BenchmarkRun:
     """Read all request spans of a file as one benchmark run.
 
     Raises:
-        NotUsable: If no span is complete, or the file has two models.
+        NotUsable: If no span is complete, or the file contains several models.
     """
     spans = list(_spans(document))
     whole = [s for s in spans if s.numbers.keys() >= _NEEDED]

@@ -1,11 +1,11 @@
 """Flags that launch scripts of the InferenceX benchmark passed to engines, per measured row.
 
-``data/engines/launch_facts.csv`` has a row for each configuration, interval of time and set of
-equal flags. A row lists the points (lengths, GPUs, labels, clients) at which the configuration ran,
-and the script and commit from which ``scripts/import_launch_facts.py`` read its flags. The flags of
-a measured row are looked up by its labels and load, not by its results. An empty cell means that
-the flag was not passed, so that the engine release's default applies. In a cell, ``CONC`` stands
-for the number of clients, and ``+200`` for prompt plus output plus 200 tokens.
+``data/engines/launch_facts.csv`` contains a row for each configuration, time interval and set of
+equal flags. A row lists the points (lengths, GPUs, labels, clients) at which the configuration was
+run, and the script and commit from which ``scripts/import_launch_facts.py`` read its flags. The
+flags of a measured row are looked up by its labels and load, not by its results. An empty cell
+means that the flag was not passed, so that the engine release's default applies. In a cell,
+``CONC`` stands for the number of clients, and ``+200`` for prompt plus output plus 200 tokens.
 """
 
 import re
@@ -77,9 +77,9 @@ class LaunchFact:
     """Launch flags of one row of ``launch_facts.csv``, for one of the points that it lists.
 
     Attributes:
-        passed: Column of ``launch_facts.csv`` -> text of the row's cell.
-        expert_parallel: Whether the benchmark's label states expert parallelism.
-        data_parallel: Whether the benchmark's label states attention data parallelism.
+        passed: Text of the row's cell, by column of ``launch_facts.csv``.
+        expert_parallel: Whether the benchmark's label indicates expert parallelism.
+        data_parallel: Whether the benchmark's label indicates attention data parallelism.
     """
 
     passed: Mapping[str, str]
@@ -88,7 +88,7 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the flags and their origin as a key that is equal for equal servers."""
+        """Return the flags and their origin as a key that is the same for equal servers."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 
@@ -97,7 +97,7 @@ class Found:
     """Launch flags of a measured row, or the reason why they are unknown.
 
     Attributes:
-        fact: Row of ``launch_facts.csv`` that fits the measured row; None if none fits.
+        fact: Row of ``launch_facts.csv`` that matches the measured row; None if none matches.
         confidence: One of ``CONFIDENCES``.
         reason: Short reason for the confidence in the flags.
     """
@@ -109,7 +109,7 @@ class Found:
 
 @cache
 def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
-    """Return possible flags by (engine, model, GPU, precision, lengths, GPU count, clients)."""
+    """Return the possible flags by (engine, model, GPU, precision, lengths, GPU count, clients)."""
     found: dict[tuple[str, ...], list[LaunchFact]] = {}
     for line in engine_rows("launch_facts.csv"):
         about = (line["engine"], line["model"], line["gpu"], line["precision"])
@@ -125,11 +125,10 @@ def launch_facts() -> Mapping[tuple[str, ...], tuple[LaunchFact, ...]]:
 def find(row: Row) -> Found:
     """Look up the launch flags of a measured row of the benchmark.
 
-    If a row states the minute of its run, it has the flags that were valid at that minute; if it
-    states only the day, the flags of that day. If several sets of flags were valid, the set that
-    a change of its configuration introduced at that time is used, because the change started the
-    run. Attention data parallelism that vLLM's rows state is ignored, because these rows may have
-    run without it
+    If a row states the minute of its run, the flags valid at that minute are used; if it states
+    only the day, the flags of that day. If several sets of flags were valid, the set introduced by
+    a change at that time is used, because the change started the run. Attention data parallelism in
+    vLLM's rows is ignored, because these rows may have been measured without it
     (:func:`pinn.measurements.deployments.silicon.decode`).
 
     Args:
@@ -201,12 +200,12 @@ def with_launch_facts(rows: pd.DataFrame, models: Mapping[str, str]) -> pd.DataF
     """Return measured rows with the engines' launch flags in place of the benchmark's labels.
 
     Args:
-        rows: Measured rows as :func:`find` takes them, but with the benchmark file's model names.
+        rows: Measured rows as :func:`find` accepts them, but with the benchmark file's model names.
         models: Name in the model catalog, by name in the benchmark's file.
 
     Returns:
         The rows with ``tensor_parallel_size``, ``data_parallel_size``, ``enable_expert_parallel``
-        and ``engine_version`` as launched, and the columns ``ADDED``, which are empty texts for
+        and ``engine_version`` as launched, and the columns ``ADDED``, which are empty strings for
         flags that were not passed. Rows without known flags keep their labels.
     """
     named = rows.assign(model=rows["model"].map(models).fillna(rows["model"]))
@@ -241,9 +240,9 @@ def _ran(found: Found, row: Row) -> dict[str, object]:
 
 
 def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
-    """Return a row's sizes of tensor and data parallelism, and whether it has expert parallelism.
+    """Return a row's tensor- and data-parallel sizes, and whether it uses expert parallelism.
 
-    SGLang and TensorRT-LLM count all GPUs as tensor-parallel, also with attention data parallelism.
+    SGLang and TensorRT-LLM count all GPUs as tensor-parallel, even with attention data parallelism.
     Every configuration with expert parallelism distributes experts over all GPUs.
     """
     gpus = row["tensor_parallel_size"] * row["data_parallel_size"]
@@ -259,7 +258,7 @@ def _layout(passed: Mapping[str, str], row: Row) -> dict[str, object]:
 
 
 def served_scheme(scheme: str, row: Row) -> str:
-    """Return the number format that a row's engine ran, such as mxfp4 with 8-bit activations.
+    """Return the number format that a row's engine used, such as mxfp4 with 8-bit activations.
 
     TensorRT-LLM's own expert kernels quantize activations to 8 bits on Blackwell. Scripts select
     these kernels by ``moe_config.backend`` TRTLLM, and only on Blackwell.
@@ -286,7 +285,7 @@ def image_release(image: str) -> str:
 
 
 def facts_by_confidence(rows: pd.DataFrame) -> dict[str, int]:
-    """Return the number of measured rows by confidence in their flags, and by reason for doubt.
+    """Return the number of measured rows by confidence in their flags and by reason for doubt.
 
     Args:
         rows: Rows with the columns ``facts`` and ``facts_reason``.

@@ -1,4 +1,4 @@
-"""Deployments and loads that were measured, from rows of two tables: observations, serving runs."""
+"""Measured deployments and loads, from rows of two tables: observations and serving runs."""
 
 import re
 from collections.abc import Hashable, Mapping
@@ -33,8 +33,8 @@ RELEASE = re.compile(r"\d+\.\d+")
 def observed_deployment(row: Row) -> Deployment:
     """Return the deployment of a row of ``observations.read_observations``.
 
-    An empty flag has the default of the row's engine release. The benchmark requests temperature
-    0, like vLLM's benchmark client, from which it is derived. Equal rows share one object.
+    An empty flag means the default of the row's engine release. Like vLLM's benchmark client, from
+    which it is derived, the benchmark requests temperature 0. Equal rows share one object.
 
     Raises:
         PinnError: If the model, the GPU, the precision or a flag is unknown, or flags are
@@ -114,9 +114,9 @@ class MeasuredDeployment:
 
     Attributes:
         row_id: Name of the row.
-        deployment: Deployment without the flags of ``LOAD_FLAGS``, so that rows that differ only in
+        deployment: Deployment without the flags in ``LOAD_FLAGS``, so that rows that differ only in
             load have equal deployments.
-        served: Deployment with all flags, as it was measured.
+        served: Deployment with all flags, as measured.
         workload: Requests that the clients sent.
         tpot_s: Measured mean time per output token after the first, in seconds.
         ttft_s: Measured mean TTFT, in seconds.
@@ -159,7 +159,7 @@ def measured_deployment(row: Row) -> MeasuredDeployment:
 
 
 def _roomy(serving: ServingSpec, row: Row) -> ServingSpec:
-    """Return flags with enough KV cache for a row's requests, if its flags are unknown.
+    """Return flags that provide enough KV cache for a row's requests, if its flags are unknown.
 
     Rows whose requests waited for memory are filtered out, so any sufficient values are correct.
     """

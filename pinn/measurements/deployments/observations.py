@@ -1,7 +1,7 @@
 """Table of observations: each row is a deployment under one load, with measured latencies.
 
-The table is a Parquet file with a JSON manifest in the same folder. The manifest has the origin of
-the rows and the digest that is checked on reading.
+The table is a Parquet file with a JSON manifest in the same folder. The manifest contains the
+origin of the rows, and a digest that is checked on reading.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Manifest:
     Attributes:
         table_sha256: Digest of the Parquet file.
         rows: Number of rows in the table.
-        report: Counts of rows read, accepted and refused, with the digest of the source file and
+        report: Counts of rows read, accepted and rejected, with the digest of the source file and
             the package's version.
         schema: Name and version of the column list.
     """
@@ -72,8 +72,8 @@ def validate(rows: pd.DataFrame, what: str = "the observations") -> pd.DataFrame
         The columns of the schema in its order, each with its dtype.
 
     Raises:
-        PinnError: If the table is empty, lacks a column, has a value that its column forbids, or
-            names a row twice.
+        PinnError: If the table is empty, lacks a column, has a value not allowed in its column, or
+            has a duplicate row name.
     """
     missing = [name for name in COLUMNS if name not in rows.columns]
     if missing:
@@ -99,9 +99,9 @@ def write_observations(rows: pd.DataFrame, path: Path, report: ReadReport) -> Ma
     """Write observations and their manifest; after a crash, the previous files are unchanged.
 
     Args:
-        rows: Rows as :func:`validate` accepts them.
+        rows: Rows in a form that :func:`validate` accepts.
         path: Parquet file to write; the manifest is written to ``manifest_path(path)``.
-        report: Report of the reader of the rows; it must have accepted as many rows.
+        report: Report of the reader of the rows; its number of accepted rows must match.
 
     Raises:
         PinnError: If the rows are invalid or their number differs from the report's.
@@ -122,7 +122,7 @@ def read_observations(path: Path) -> pd.DataFrame:
     """Read a table of observations that :func:`write_observations` wrote.
 
     Raises:
-        PinnError: If the table or its manifest is missing, was changed or cut off, or does not
+        PinnError: If the table or its manifest is missing, was changed or truncated, or does not
             follow the schema.
     """
     manifest = read_manifest(path)

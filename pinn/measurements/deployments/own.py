@@ -41,11 +41,11 @@ def import_own(target: Path | str, source: Path | str) -> ReadReport:
         source: CSV file to read.
 
     Returns:
-        Counts of rows read, refused and accepted.
+        Counts of rows read, rejected and accepted.
 
     Raises:
-        PinnError: If the file is missing, lacks a column, or has an unknown column or a value that
-            its column forbids.
+        PinnError: If the file is missing, lacks a column, or has an unknown column or a value not
+            allowed in its column.
     """
     rows, report = read_own(Path(source))
     write_observations(rows, Path(target), report)
@@ -59,8 +59,8 @@ def read_own(path: Path) -> tuple[pd.DataFrame, ReadReport]:
         Observations with the columns of ``COLUMNS``, and the counts of rows read.
 
     Raises:
-        PinnError: If the file is missing, lacks a column, or has an unknown column or a value that
-            its column forbids.
+        PinnError: If the file is missing, lacks a column, or has an unknown column or a value not
+            allowed in its column.
     """
     rows = read_frame(path, _REMEDY, dtype="str", keep_default_na=False)
     missing = [name for name in REQUIRED if name not in rows]

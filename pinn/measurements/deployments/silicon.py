@@ -68,7 +68,7 @@ def read_sample(
     decoded: Callable[[pd.DataFrame], pd.DataFrame],
     finished: Callable[[pd.DataFrame], pd.DataFrame],
 ) -> tuple[pd.DataFrame, ReadReport]:
-    """Read the measured deployments of some engines, without disaggregated prefill and decode.
+    """Read the measured deployments of some engines, excluding disaggregated prefill/decode.
 
     Args:
         path: ``silicon_sample.csv``; None for the installed package's file.
@@ -78,7 +78,7 @@ def read_sample(
         finished: Function that converts the remaining rows to observations.
 
     Returns:
-        The observations, and the counts of rows read and refused.
+        The observations, and the counts of rows read and rejected.
 
     Raises:
         PinnError: If the package or the file is missing, lacks a column, or has a model or a
@@ -107,14 +107,14 @@ def sample_file(path: Path | None) -> tuple[Path, str]:
 
 
 def decode(raw: pd.DataFrame) -> pd.DataFrame:
-    """Decode the columns of the file's rows; keep the file's names of models and precisions.
+    """Decode the columns of the file's rows; keep the file's model and precision names.
 
     ``tp_size`` is the tensor-parallel size. A stored ``attention_dp_size`` N > 1 is an artefact of
     the export: these rows ran with tensor and expert parallelism over N GPUs and one attention
     replica. Their latencies agree within 1 % with those of rows that are stored with these sizes.
-    Their batch is therefore the whole concurrency, which is read from the text of
-    ``silicon_data_source``. Some rows did run data-parallel, and some labels of expert parallelism
-    differ from the launch scripts. For these rows see
+    Their batch size is therefore the full concurrency, which is read from the text of
+    ``silicon_data_source``. Some rows were in fact data-parallel, and some labels of expert
+    parallelism differ from the launch scripts. For these rows see
     :mod:`pinn.measurements.deployments.launch_facts`.
 
     Args:
@@ -163,7 +163,7 @@ def decode_engines(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def canonical(rows: pd.DataFrame) -> pd.DataFrame:
-    """Convert decoded rows to observations, with catalog names and the formats as served.
+    """Convert decoded rows to observations, with catalog names and served number formats.
 
     Raises:
         PinnError: If a model or a precision is unknown, or a row states no concurrency.
@@ -202,7 +202,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def series_key(row: pd.Series) -> str:
-    """Return a key shared by the rows of one curve of latency over concurrency."""
+    """Return a key shared by the rows of one latency-concurrency curve."""
     tp, dp = row["tensor_parallel_size"], row["data_parallel_size"]
     layout = f"tp{tp}|ep{tp * dp if row['enable_expert_parallel'] else 1}"
     lengths = f"{row['prompt_tokens']}x{row['output_tokens']}"
@@ -250,7 +250,7 @@ def precision_scheme(model: str, label: str) -> str:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """Read ``silicon_sample.csv``, and check that it has all columns that are used."""
+    """Read ``silicon_sample.csv``, and check that it has all required columns."""
     texts = {"backend_version": "str", "precision": "str"}
     raw = read_frame(
         path, f"reinstall {PACKAGE}==0.12.0, or give the path of its file", dtype=texts

@@ -1,4 +1,4 @@
-"""Batches whose steps are measured: a short list to begin with, and a default order."""
+"""Batches whose steps are measured: a short initial list, and a default order."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Wanted(NamedTuple):
-    """Batch to measure: some decodes of equal context, and some prompts of equal length.
+    """Batch to measure: decodes with equal context, and prompts of equal length.
 
     Attributes:
         decodes: Number of decodes.
@@ -37,9 +37,9 @@ class Limits(NamedTuple):
         budget: Maximum number of tokens in a step.
         longest: Maximum number of tokens of a request, prompt plus output.
         cache: Size of the KV cache in tokens.
-        block: Tokens of a block of the KV cache.
-        shares: Whether prefix caching is on.
-        captured: Number of tokens of the largest captured CUDA graph; 0 without graphs.
+        block: Tokens per KV cache block.
+        shares: Whether prefix caching is enabled.
+        captured: Number of tokens in the largest captured CUDA graph; 0 if there are no graphs.
         vocabulary: Number of tokens in the model's vocabulary.
     """
 
@@ -81,7 +81,7 @@ def read_batch(text: str) -> Wanted:
 
 
 def held_outputs(limits: Limits) -> int:
-    """Return the output tokens of a decode that stays in the batch for all repeats of its step."""
+    """Return how many output tokens keep a decode in the batch for all repeats of its step."""
     share = max(LEAST_HELD, int(HELD_SHARE * limits.cache))
     return min(HELD_OUTPUTS, limits.longest // 4, share)
 
@@ -102,8 +102,8 @@ def fits(wanted: Wanted, limits: Limits) -> bool:
 def short_list(limits: Limits) -> list[Wanted]:
     """Return the first batches: decodes, prompts around the CUDA graph sizes, and a mixed step.
 
-    Numbers of decodes are reduced to what fits in the KV cache, so that small machines measure
-    these batches, too.
+    Numbers of decodes are reduced to what fits in the KV cache, so that small machines can also
+    measure these batches.
     """
     near, far = FIRST_CONTEXTS
     near = min(near, limits.longest // 4)
@@ -117,7 +117,7 @@ def short_list(limits: Limits) -> list[Wanted]:
 
 
 def own_order(limits: Limits) -> Iterator[Wanted]:
-    """Yield a default grid of batches, alternately of decodes, of prompts and of both."""
+    """Yield a default grid of batches, alternating between decodes, prompts and both."""
     decodes = [2**i for i in range(11) if 2**i <= limits.max_num_seqs]
     decodes = decodes[::2] + decodes[1::2]
     near = [c for c in (1000, 250, 2000, 8000, 16000, 30000) if c < limits.longest]
@@ -134,7 +134,7 @@ def own_order(limits: Limits) -> Iterator[Wanted]:
 
 
 def _most(decodes: int, context: int, limits: Limits) -> int:
-    """Return how many of ``decodes`` decodes of a context fit in an engine, at least 1."""
+    """Return how many of ``decodes`` decodes with a given context fit in an engine, at least 1."""
     each = context + held_outputs(limits)
     return max(min(decodes, limits.max_num_seqs - 1, int(0.85 * limits.cache / each)), 1)
 

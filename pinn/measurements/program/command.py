@@ -37,17 +37,17 @@ class _Asked:
         return self._asked
 
     def waits(self) -> None:
-        """Let further signals only set the flag, which is checked before each step."""
+        """Make subsequent signals only set the flag, which is checked before each step."""
         for number in self._old:
             signal.signal(number, self._note)
 
     def interrupts(self) -> None:
-        """Let a signal interrupt the process at once, for example while an engine starts."""
+        """Make a signal interrupt the process immediately, for example while an engine starts."""
         for number in self._old:
             signal.signal(number, signal.default_int_handler)
 
     def restore(self) -> None:
-        """Restore the signal handlers that the process had before."""
+        """Restore the process's previous signal handlers."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
@@ -124,14 +124,14 @@ def _unwritten(out: str, error: OSError) -> str:
 def _wanted(limits: Limits) -> Iterable[Wanted]:
     """Return the batches to measure: a short list, then ``DESIGN``, then a default order.
 
-    Some batches of ``DESIGN`` may not fit, if the KV cache is smaller than predicted.
+    Some batches in ``DESIGN`` may not fit if the KV cache is smaller than predicted.
     """
     design = [read_batch(text) for text, _ in DESIGN]
     return dict.fromkeys([*short_list(limits), *design, *own_order(limits)])
 
 
 def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
-    """Measure a server before the engine in this process, which may not free its GPU memory."""
+    """Measure a server before starting an engine here, which may not free its GPU memory."""
     third = 20.0 * given.minutes
     try:
         files = serve_and_load(given.model, flags, given.out, third, _say, given.port, VLLM, asked)

@@ -2,8 +2,8 @@
 
 In a step, the engine core schedules one batch, runs it and processes the result. The time of a step
 ends with the loop iteration that receives its result. The time begins with the iteration that
-schedules the step, or at the end of the previous step, whichever is later. Under asynchronous
-scheduling, the times of steps therefore follow each other without a gap.
+schedules the step, or at the end of the previous step, whichever is later. With asynchronous
+scheduling, step times are therefore contiguous.
 
 Sources, vLLM 0.15.0 to 0.33.0: vllm/v1/engine/core.py: EngineCore.step, step_with_batch_queue and
 log_error_detail (entered right before the wait that the iteration log times), and
@@ -34,7 +34,7 @@ _REMEDIES = {
 
 
 class VllmEngine:
-    """vLLM engine whose loop this program runs step by step.
+    """vLLM engine whose loop this program runs one step at a time.
 
     Attributes:
         limits: Limits of the engine on requests, tokens and KV cache.
@@ -96,7 +96,7 @@ class VllmEngine:
         return time.perf_counter()
 
     def submit(self, prompt: list[int], outputs: int) -> str:
-        """Add a request by its prompt's token ids and number of output tokens; return its name."""
+        """Submit a request by prompt token ids and number of output tokens; return its name."""
         name = f"measured-{self._submitted}"
         self._submitted += 1
         self._ids.append(name)
@@ -106,7 +106,7 @@ class VllmEngine:
         return name
 
     def step(self) -> list[Step]:
-        """Run one iteration of the engine's loop, and return the steps that it finished."""
+        """Run one iteration of the engine's loop, and return the steps that it completed."""
         begin = self._begin = time.perf_counter()
         _, executed = self._core.step_fn()
         self._core.post_step(executed)
@@ -121,7 +121,7 @@ class VllmEngine:
         return found
 
     def drop(self, names: list[str] | None = None) -> None:
-        """Abort the named requests; without names, abort all and wait until running steps end."""
+        """Abort the named requests; without names, abort all and let running steps complete."""
         going = self._ids if names is None else names
         if going:
             self._engine.abort_request(going)
@@ -234,7 +234,7 @@ def _facts(config: Any, release: str, limits: Limits) -> dict[str, object]:
 
 
 def _step(output: Any, start: float, latency: float, logged: float) -> Step:
-    """Return a finished step, with times in seconds and requests counted as in the iteration log.
+    """Return a completed step, with times in seconds and requests counted as in the iteration log.
 
     A request counts as a prompt until it has its first token (vllm/v1/utils.py:
     compute_iteration_details).
@@ -264,7 +264,7 @@ def _variance(values: list[int]) -> float:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Return an engine's error as one line of text, with a remedy if its causes are known."""
+    """Return an engine's error as one line of text, with a remedy if its cause is known."""
     texts: list[str] = []
     at: Any = error
     while at is not None and len(texts) < 5:

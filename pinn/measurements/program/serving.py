@@ -1,4 +1,4 @@
-"""Measurement of a vLLM server, including its front end, with loads of ``vllm bench serve``."""
+"""Measurement of a vLLM server, including its API server, with loads from ``vllm bench serve``."""
 
 import json
 import os
@@ -54,8 +54,8 @@ def serve_and_load(
         arguments: Other flags of ``vllm serve``.
         out: Folder of the measurement.
         seconds: Maximum duration of the three loads together, in seconds.
-        say: Function that prints a line on the progress.
-        port: Port on the loopback address; 0 for a free one.
+        say: Function that prints a line about progress.
+        port: Port on the loopback address; 0 for any free port.
         program: Command of vLLM.
         is_asked: Function that returns whether the user asked to stop.
 
@@ -63,7 +63,7 @@ def serve_and_load(
         Paths of the result files of the loads that finished in time.
 
     Raises:
-        MeasuringError: If the port is taken or the server does not start.
+        MeasuringError: If the port is in use or the server does not start.
     """
     port = _free_port(port)
     folder = os.path.join(out, _FOLDER)
@@ -128,7 +128,7 @@ def _loads(
 
 
 def _run(command: list[str], path: str, end: float, is_asked: IsAsked) -> str:
-    """Run the load generator until it ends, times out or is stopped; return its error, if any."""
+    """Run the load generator until it exits, times out or is stopped; return any error."""
     with tempfile.TemporaryFile() as output:
         client = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         try:
@@ -151,7 +151,7 @@ def _free_port(port: int) -> int:
     """Return the given port, or a free port if it is 0.
 
     Raises:
-        MeasuringError: If the port is taken.
+        MeasuringError: If the port is in use.
     """
     with socket.socket() as probe:
         try:
@@ -180,7 +180,7 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Return how many requests of ``tokens`` tokens a server's KV cache holds, by its metrics."""
+    """Return how many requests of ``tokens`` tokens fit in a server's KV cache, by its metrics."""
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

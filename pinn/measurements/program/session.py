@@ -41,20 +41,21 @@ _POOL = 2**15
 
 
 class StopError(Exception):
-    """End of a measuring session: its time is over, or the user asked to stop."""
+    """End of a measuring session: its time has run out, or the user asked to stop."""
 
 
 class Outcome(NamedTuple):
-    """Counts of batches and steps of a measurement, and the reason for its end.
+    """Counts of batches and steps in a measurement, and the reason why it ended.
 
     Attributes:
         batches: Number of batches with measured steps.
         known: Number of batches whose median step time has a relative error of at most ``KNOWN``.
-        cold: Number of steps that were dropped as warm-up.
+        cold: Number of steps dropped as warm-up.
         steps: Number of measured steps, over all batches.
-        stalls: Number of measured steps that took over ``FAR`` times the median of their batch.
+        stalls: Number of measured steps that took more than ``FAR`` times the median of their
+            batch.
         worst: Maximum ratio of a step's time to the median time of its batch.
-        ended: Reason for the end of the measurement.
+        ended: Reason why the measurement ended.
     """
 
     batches: int
@@ -67,7 +68,7 @@ class Outcome(NamedTuple):
 
 
 def relative_error(values: list[float]) -> float:
-    """Return the relative standard error of the values' median, from their median deviation.
+    """Return the relative standard error of the median, from the median absolute deviation.
 
     The factor 1.4826 converts the median absolute deviation into the standard deviation of normal
     noise. The factor 1.2533, the root of pi / 2, is the ratio of the standard errors of median and
@@ -79,12 +80,12 @@ def relative_error(values: list[float]) -> float:
 
 
 class Session:
-    """Measuring session of one engine, with the decodes that run from one batch to the next.
+    """Measuring session of one engine, with the decodes kept from one batch to the next.
 
     Attributes:
         engine: Engine to measure.
         limits: Limits of the engine on requests, tokens and KV cache.
-        rows: Steps of the current batch measured so far, each with whether it is warm-up.
+        rows: Steps of the current batch measured so far, each marked as warm-up or not.
     """
 
     def __init__(
@@ -113,14 +114,14 @@ class Session:
         return self._end - self.engine.clock()
 
     def measure(self, wanted: Wanted) -> tuple[list[tuple[Step, bool]], bool]:
-        """Return a batch's steps, each with whether it is warm-up; and whether the median is known.
+        """Return a batch's steps, each marked as warm-up or not, and whether the median is known.
 
         The median step time is known if its relative error is at most ``KNOWN``. Steps that build
-        up the batch are dropped. If the time ends or the engine fails, ``self.rows`` has the steps
-        so far.
+        up the batch are dropped. If time runs out or the engine fails, ``self.rows`` contains the
+        steps so far.
 
         Raises:
-            StopError: If the time is over or the user asked to stop.
+            StopError: If time has run out or the user asked to stop.
         """
         self.rows = []
         self._hold(wanted)
@@ -168,7 +169,7 @@ class Session:
         return bool(self._held and wanted.decodes and near and self._left > MOST + COLD)
 
     def _hold(self, wanted: Wanted) -> None:
-        """Start and drop requests until exactly the batch's decodes run, with finished prefills."""
+        """Start and drop requests until exactly the batch's decodes run, all prefilled."""
         if not self._keeps(wanted):
             self.release()
             self._context = wanted.context
@@ -218,7 +219,7 @@ class Session:
         self._held = []
 
     def _ids(self, count: int) -> list[int]:
-        """Return random token ids of a prompt, so that the prefix cache has no hits."""
+        """Return random token ids for a prompt, so that the prefix cache has no hits."""
         begin = self._random.randrange(len(self._pool))
         repeats = 1 + (begin + count) // len(self._pool)
         stretch = (self._pool * repeats)[begin : begin + count]
@@ -226,7 +227,7 @@ class Session:
 
 
 def _is(step: Step, wanted: Wanted) -> bool:
-    """Return whether a step ran a batch, whatever its contexts, which grow with each repeat."""
+    """Return whether a step ran a batch, ignoring contexts, which grow with each repeat."""
     decodes, _, prompts, tokens, cached = wanted
     together = (decodes, prompts, prompts * tokens, prompts * cached)
     return (step.decodes, step.prompts, step.tokens, step.cached) == together
@@ -235,9 +236,9 @@ def _is(step: Step, wanted: Wanted) -> bool:
 def measure_all(
     session: Session, wanted: Iterable[Wanted], table: Table, say: Callable[[str], None]
 ) -> Outcome:
-    """Measure batches and write their steps to a table, until the session's time is over.
+    """Measure batches and write their steps to a table, until the session's time runs out.
 
-    Errors of the engine or of the disk also end the measurement. The outcome names them.
+    Errors of the engine or the disk also end the measurement, and are recorded in the outcome.
     """
     batches = known = cold = steps = stalls = misses = 0
     worst, ended = 1.0, "all batches are measured"

@@ -1,4 +1,4 @@
-"""Table of measured steps, in the format of Dynamo's forward-pass metrics with more columns.
+"""Table of measured steps, in the format of Dynamo's forward-pass metrics with extra columns.
 
 =====================  ====  =============================================================
 column                 unit  meaning
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 class MeasuringError(Exception):
-    """Error of the measuring program that the user can correct; one line, with a remedy."""
+    """Error of the measuring program that the user can correct: one line with a remedy."""
 
 
 class Step(NamedTuple):
@@ -72,7 +72,7 @@ class Step(NamedTuple):
 
 
 class Table:
-    """Output folder with a table of steps, written batch by batch so that errors lose few steps."""
+    """Output folder with a table of steps, written per batch so that errors lose few steps."""
 
     def __init__(self, folder: str, facts: dict[str, object]) -> None:
         """Create the folder with the table's header and the facts about the measurement.
@@ -89,7 +89,7 @@ class Table:
         self.describe({})
 
     def write(self, batch: int, steps: Iterable[tuple[Step, bool]]) -> None:
-        """Append a batch's steps, each with whether it is warm-up, and flush them to disk.
+        """Append a batch's steps, each marked as warm-up or not, and flush them to disk.
 
         Raises:
             OSError: If the disk is full; earlier rows are kept.
@@ -115,7 +115,7 @@ class Table:
         return ",".join(map(str, values)) + "\n"
 
     def describe(self, more: dict[str, object]) -> None:
-        """Add facts to the metadata file beside the table, which is rewritten atomically."""
+        """Add facts to the metadata file next to the table, which is rewritten atomically."""
         self.facts.update(more)
         path = os.path.join(self.folder, FACTS_FILE)
         with open(path + ".tmp", "w", encoding="utf-8") as file:
@@ -124,7 +124,7 @@ class Table:
         os.replace(path + ".tmp", path)
 
     def close(self) -> None:
-        """Close the table's file; remove it if it has no step, so that the folder can be reused."""
+        """Close the table's file; remove it if it is empty, so that the folder can be reused."""
         with suppress(OSError):
             self._file.close()
             if not self.rows:
@@ -140,7 +140,7 @@ _QUERY = "name,driver_version,memory.used,memory.total,clocks.max.sm,power.limit
 
 
 def machine_facts() -> dict[str, object]:
-    """Return the facts about GPUs, driver and host that the machine reports, by name."""
+    """Return facts about GPUs, driver and host reported by the machine, by name."""
     return {
         "cards": cards(),
         "host_cpu": _cpu_name(),
@@ -151,7 +151,7 @@ def machine_facts() -> dict[str, object]:
 
 
 def cards() -> list[dict[str, float | str]]:
-    """Return name, memory, clock and power of each NVIDIA GPU; empty without a driver."""
+    """Return the name, memory, clock and power of each NVIDIA GPU; empty if there is no driver."""
     found = []
     for line in _nvidia_smi(f"--query-gpu={_QUERY}").splitlines():
         values = [part.strip() for part in line.split(",")]
@@ -164,7 +164,7 @@ def cards() -> list[dict[str, float | str]]:
 def busy_card(found: list[dict[str, float | str]]) -> str:
     """Return a description of a GPU in use; empty if all GPUs are free.
 
-    If ``CUDA_VISIBLE_DEVICES`` has numbers, only these GPUs are checked.
+    If ``CUDA_VISIBLE_DEVICES`` contains indices, only these GPUs are checked.
     """
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     numbers = {int(part) for part in shown if part.strip().isdigit()}

@@ -1,7 +1,7 @@
 """Types for the layers of an OTLP-JSON line (export, resource, scope, span, event).
 
 Each layer contains the next one as raw bytes and is decoded separately, so that a malformed span or
-event does not affect other spans or events. Parts read and refused are counted for each layer.
+event does not affect the others. Parts read and rejected are counted for each layer.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Value(msgspec.Struct, gc=False, rename="camel"):
     def of(self, kind: type) -> int | float | str | None:
         """Return the attribute's value as ``kind``; None if it is of another type.
 
-        An integer and a float are converted into each other if nothing is lost.
+        Integers and floats are converted into each other if no precision is lost.
         """
         if kind is str:
             return self.string_value
@@ -127,13 +127,13 @@ MAX_REASONS = 200
 
 @dataclass
 class Counts:
-    """Numbers of lines, groups, spans and events that were read, and refused for each reason."""
+    """Numbers of lines, groups, spans and events that were read, and rejected for each reason."""
 
     read: Counter[str] = field(default_factory=Counter)
     refused: dict[str, Counter[str]] = field(default_factory=lambda: {n: Counter() for n in LEVELS})
 
     def add(self, other: Counts) -> None:
-        """Add the numbers that were counted in another part of the file."""
+        """Add the counts from another part of the file."""
         self.read.update(other.read)
         for level, reasons in other.refused.items():
             for reason, count in reasons.items():
@@ -141,7 +141,7 @@ class Counts:
                 self.refused[level][reason if known else "further reasons"] += count
 
     def reports(self, source: str, sha256: str) -> dict[str, ReadReport]:
-        """Return a report of items read and refused for each level, such as ``spans``."""
+        """Return a report of items read and rejected for each level, such as ``spans``."""
         reports = {}
         for level, reasons in self.refused.items():
             read, refused = self.read[level], dict(reasons.most_common())
@@ -150,7 +150,7 @@ class Counts:
         return reports
 
     def refuse(self, level: str, reason: str) -> None:
-        """Count one refused line, group, span or event by its level and reason."""
+        """Count one rejected line, group, span or event by its level and reason."""
         self.refused[level][reason] += 1
 
 
@@ -169,8 +169,8 @@ class Layers:
         The span is None if it is malformed but its events can be read.
 
         Args:
-            line: Line with or without its line end.
-            is_cut: Whether the line is the last one of a file and lacks its line end.
+            line: Line with or without its newline.
+            is_cut: Whether the line is the last one in a file and lacks a newline.
         """
         try:
             export = _decoder(Export).decode(line)
@@ -200,7 +200,7 @@ class Layers:
                 yield resource, self.decoded(Span, raw, "spans", "span"), below.events
 
     def decoded(self, layer: type[Layer], raw: msgspec.Raw, level: str, what: str) -> Layer | None:
-        """Decode one part of a line; count a malformed part as refused, and return None for it."""
+        """Decode one part of a line; count a malformed part as rejected, and return None for it."""
         try:
             return _decoder(layer).decode(raw)
         except DECODE_ERRORS as error:

@@ -38,10 +38,11 @@ Head = tuple[int | str, ...]
 
 
 class Shape:
-    """Rows of events with one name and equal attributes in equal order.
+    """Rows of events that have the same name and the same attributes in the same order.
 
-    Servers nearly always write an event's attributes in one order, so rows are gathered by shape
-    and decoded column by column. A shape that lacks a required attribute is refused as a whole.
+    Servers nearly always write an event's attributes in the same order, so rows are grouped by
+    shape and decoded column by column. A shape that lacks a required attribute is rejected as a
+    whole.
 
     Attributes:
         kind: Kind of the rows' event; it names no table if the event is unknown.
@@ -69,7 +70,7 @@ class Shape:
             self._refusal = f"{name} without a monotonic time"
 
     def batch(self, refused: Counter[str]) -> pa.RecordBatch | None:
-        """Return the accepted rows as columns, and count the refused ones; None if none remains."""
+        """Return the accepted rows as columns, and count rejected rows; None if none remain."""
         if self._refusal:
             refused[self._refusal] += len(self.heads)
             return None
@@ -108,7 +109,7 @@ class Shape:
         return pa.RecordBatch.from_arrays([columns[name] for name in ordered], ordered)
 
     def _extras(self, rows: list[int]) -> pa.Array:
-        """Return the attributes of each row that have no column of their own, as JSON text."""
+        """Return the attributes of each row that have no column of their own, as a JSON string."""
         if not self._extra:
             return pa.nulls(len(rows), pa.string())
         texts = (
@@ -131,8 +132,8 @@ class ParsedChunk:
     Attributes:
         tables: Record batches by raw table; ``span`` and ``server`` count from 0 in the chunk.
         spans: Number of request spans.
-        servers: Resource attributes of each server as JSON text.
-        counts: Counts of lines, groups, spans and events read and refused.
+        servers: Resource attributes of each server as a JSON string.
+        counts: Counts of lines, groups, spans and events read and rejected.
     """
 
     tables: dict[str, list[pa.RecordBatch]]
@@ -148,8 +149,8 @@ class ChunkParser:
         """Parse the lines of a chunk into raw tables.
 
         Args:
-            lines: Lines with or without their line ends.
-            last_is_cut: Whether the last line lacks its line end.
+            lines: Lines with or without their newlines.
+            last_is_cut: Whether the last line lacks a newline.
         """
         self._shapes: dict[tuple[str, ...], Shape] = {}
         self._servers: dict[bytes, int] = {}
@@ -198,7 +199,7 @@ class ChunkParser:
 
 
 def _canonical(resource: bytes) -> str:
-    """Return a resource's attributes as sorted JSON text, by which its server is identified."""
+    """Return a resource's attributes as a sorted JSON string, which identifies its server."""
     try:
         entries = msgspec.json.decode(resource)["attributes"]
         values = {e["key"]: next(iter(e["value"].values())) for e in entries}

@@ -2,7 +2,7 @@
 
 A span and its events are in the same line of a trace file. Each chunk of a file is therefore
 converted while it is read, and only rows of requests are kept in memory, not events. Missing values
-are -1, NaN or the empty text.
+are -1, NaN or an empty string.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ def numbers(values: Shaped[np.ndarray, " rows"]) -> pa.Array:
 
 
 def strings(texts: Sequence[str]) -> pa.Array:
-    """Return texts as an Arrow column.
+    """Return strings as an Arrow column.
 
     >>> strings(["a", "bc", "é"]).to_pylist()
     ['a', 'bc', 'é']
@@ -65,7 +65,7 @@ Names = Mapping[str, str]
 
 
 class _Events:
-    """Events of request spans with one label, such as QUEUED, in order of time."""
+    """Events of request spans with one label, such as QUEUED, in chronological order."""
 
     def __init__(self, batches: Batches, keep: str | None = None) -> None:
         self._batches = [b for b in batches if keep is None or label_of(b) == keep]
@@ -79,7 +79,7 @@ class _Events:
         return np.concatenate([np.zeros(0, dtype=np.int64), *parts])[self._order]
 
     def texts(self, name: str) -> np.ndarray:
-        """Return a column of the events' texts by name; None for a missing text."""
+        """Return a column of the events' strings by name; None for a missing string."""
         texts = [text for b in self._batches for text in b.column(name).to_pylist()]
         return np.array(texts, dtype=object)[self._order]
 
@@ -91,7 +91,7 @@ class _Events:
         return part
 
     def first(self, spans: int) -> np.ndarray:
-        """Return the index of each span's earliest event; -1 without one."""
+        """Return the index of each span's earliest event; -1 if it has none."""
         index = np.full(spans, -1, dtype=np.int64)
         index[self.span[::-1]] = np.arange(len(self.span))[::-1]
         return index
@@ -106,7 +106,7 @@ def engine_rows(
         spans: Raw spans of a chunk of the file.
         journey: Raw engine events of the chunk; all events of a record batch have one label.
         count: Number of request spans in the chunk, of the engine and the API server together.
-        refused: Counter to which events are added that repeat in a span but should occur once.
+        refused: Counter of events that repeat in a span but should occur only once.
     """
     events = {label: _Events(journey, label) for label in (*ENGINE_MOMENTS, "PREEMPTED")}
     scheduled, preempted = events["SCHEDULED"], events["PREEMPTED"]
@@ -179,7 +179,7 @@ def _rows(spans: Batches, columns: Columns, schema: pa.Schema) -> pa.RecordBatch
 
 
 def _lists(owner: np.ndarray, values: np.ndarray, count: int) -> pa.Array:
-    """Return an Arrow column with the list of values of each owner from 0 to ``count`` - 1."""
+    """Return an Arrow column with the list of values for each owner from 0 to ``count`` - 1."""
     ends = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count))))
     ordered = values[np.argsort(owner, kind="stable")]
     return pa.ListArray.from_arrays(numbers(ends.astype(np.int32)), numbers(ordered))

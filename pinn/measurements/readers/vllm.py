@@ -39,9 +39,9 @@ class Stretch:
     """Lines that begin in one section (stretch) of a large file.
 
     Attributes:
-        lines: Lines with their line ends.
+        lines: Lines with their newlines.
         too_long: Number of lines that were skipped because they are too long.
-        last_is_cut: Whether the last line is the file's last and lacks its line end.
+        last_is_cut: Whether the last line is the last one in the file and lacks a newline.
     """
 
     lines: list[bytes]
@@ -61,8 +61,8 @@ def stretches(size: int, length: int = STRETCH_BYTES) -> list[tuple[int, int]]:
 def check_file(path: Path, remedy: str) -> None:
     """Check that a file exists and is not sparse, before any of it is read.
 
-    A sparse file, whose holes use no disk space, may appear to have terabytes. Reading the zeros of
-    its holes would take hours.
+    A sparse file, whose holes use no disk space, may appear to contain terabytes. Reading the zeros
+    in its holes would take hours.
 
     Args:
         path: File to check.
@@ -91,7 +91,7 @@ def check_file(path: Path, remedy: str) -> None:
 
 
 def read_stretch(path: Path, start: int, end: int, max_line: int = MOST_LINE_BYTES) -> Stretch:
-    """Read the lines whose first byte is in ``[start, end)``, with their line ends."""
+    """Read the lines whose first byte is in ``[start, end)``, with their newlines."""
     lines: list[bytes] = []
     too_long, is_cut = 0, False
     with path.open("rb", buffering=2**20) as file:
@@ -153,9 +153,9 @@ class RawRun:
     Attributes:
         source: Name of the file.
         sha256: SHA-256 hash of the file's content.
-        servers: Name, or resource attributes as JSON text, of each server, by number.
+        servers: Name, or resource attributes as a JSON string, of each server, by number.
         tables: Raw tables by name; tables of a trace file are memory-mapped from disk.
-        reports: Counts of items read and refused: rows of a table; or lines, groups, spans and
+        reports: Counts of items read and rejected: rows of a table; or lines, groups, spans and
             events of a trace file, each in a report.
         parse_s: Wall time of reading, in seconds.
         maps: Memory maps of the tables on disk.
@@ -184,8 +184,8 @@ def read_vllm(
     Args:
         path: File with one OTLP-JSON export object per line.
         spool: Folder for the raw tables, which is created if needed.
-        workers: Number of processes that parse, including this one.
-        stretch_bytes: Bytes of the section of the file that a process reads at once.
+        workers: Number of parsing processes, including this one.
+        stretch_bytes: Number of bytes in each section of the file, which a process reads at a time.
 
     Raises:
         PinnError: If the file does not exist or is sparse.
@@ -282,7 +282,7 @@ RUN_COLUMN = "experiment_id"
 
 
 def read_steps(path: Path) -> RawRun:
-    """Read a table of step summaries; rows that lack a required value are refused.
+    """Read a table of step summaries; rows that lack a required value are rejected.
 
     Args:
         path: Parquet file with the attributes of the event ``step.BATCH_SUMMARY`` as columns, under

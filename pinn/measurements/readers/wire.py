@@ -1,10 +1,10 @@
 """Names in the traces of an instrumented vLLM (0.15.1): events, attributes, columns.
 
 ``wire.csv`` lists the attributes: the raw table and column that each one fills, the type of its
-value, whether an event without it is refused, and its spellings. Older traces have other spellings:
-underscores for dots (``prefill_done_tokens``), ``gen_ai.request_id``, and event names without their
-scope (``ARRIVED`` for ``api.ARRIVED``). An event of a request (``journey`` or ``api``) has its time
-as seconds, as nanoseconds or as both; without a time it is refused.
+value, whether an event without it is rejected, and its spellings. Older traces have other
+spellings: underscores for dots (``prefill_done_tokens``), ``gen_ai.request_id``, and event names
+without their scope (``ARRIVED`` for ``api.ARRIVED``). An event of a request (``journey`` or
+``api``) has its time as seconds, as nanoseconds or as both; without a time it is rejected.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Field:
         column: Name of the raw column, which includes the unit if there is one.
         kind: Type of the value: int, float or str.
         names: Spellings in traces, the current one first; the first one present is used.
-        required: Whether an event without the attribute is refused.
+        required: Whether an event without the attribute is rejected.
     """
 
     column: str
@@ -35,7 +35,7 @@ class Field:
 
 @dataclass(frozen=True)
 class EventKind:
-    """Kind of event or span in a trace, and the raw table of its rows; empty if it is unknown."""
+    """Kind of event or span in a trace, and the raw table for its rows; empty if unknown."""
 
     table: str
     label: str

@@ -1,1 +1,1 @@
-"""Readers of measured data: serving runs, and whole steps of an engine."""
+"""Readers of measured data: serving runs, and engine steps of an engine."""

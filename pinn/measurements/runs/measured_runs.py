@@ -1,4 +1,4 @@
-"""Measured serving runs from CSV files and inference-perf's reports, as deployments with loads."""
+"""Measured serving runs from CSV files and inference-perf reports, as deployments with loads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -55,9 +55,9 @@ class MeasuredRun:
         load_name: Name of the run's load.
         rates_per_s: Mean request rate of each load stage, in requests per second.
         workload: Requests that clients sent.
-        measured: Load stage (``0``, ``1``, ...; ``all`` for the whole run) -> metric -> seconds,
-            for those metrics of ``FIGURES`` that the source has.
-        failed_share: Share of requests that failed, by load stage; 0 if the source does not state
+        measured: Latencies in seconds by load stage (``0``, ``1``, ...; ``all`` for the whole run)
+            and by metric, for the metrics in ``FIGURES`` that the source contains.
+        failed_share: Share of requests that failed, by load stage; 0 if the source does not specify
             it.
     """
 
@@ -84,7 +84,7 @@ def read_measured_runs(
 
     Args:
         path: CSV file, or a folder with exactly one CSV file.
-        model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks.
+        model_configs: Folder of ``<model>/config.json`` for models that are not in the catalog.
         seed: Seed of the arrival times and prompt lengths.
 
     Raises:
@@ -180,7 +180,7 @@ class _Stage(BaseModel):
 
 
 def is_load_report(path: Path) -> bool:
-    """Return whether a folder has the files of a run of inference-perf."""
+    """Return whether a folder contains the files of an inference-perf run."""
     return (path / _SERVER).is_file() and (path / _CONFIG).is_file()
 
 
@@ -191,12 +191,12 @@ def read_load_report(
 
     The generator re-tokenizes the text and counts fewer output tokens than were generated. ITL is
     therefore computed from E2E, TTFT and the requested number of output tokens. If the files do not
-    state ``engine_version``, the server is assumed to run vLLM ``ASSUMED_RELEASE``.
+    specify ``engine_version``, the server is assumed to run vLLM ``ASSUMED_RELEASE``.
 
     Args:
         path: Folder of the run.
         gpu: Name or datasheet of the GPU.
-        model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks.
+        model_configs: Folder of ``<model>/config.json`` for models that are not in the catalog.
         seed: Seed of the arrival times and prompt lengths.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Public measurements of other people's servers, as described in ``data/public/sets.yaml``.
+"""Public measurements of other parties' servers, described in ``data/public/sets.yaml``.
 
 Measured steps are grouped into types (equal batches) with their median times. Measured loads become
 serving runs of one stage. Steps and loads are evaluation data, with one exception: in sets of steps
@@ -53,7 +53,7 @@ class PublicSteps:
         measured: Types of steps (equal batches) and their times.
         is_held_out: Whether the steps are evaluation data; False for the half that is training
             data.
-        is_half: Whether the set is divided by batch size into evaluation data and training data.
+        is_half: Whether the set is split by batch size into evaluation data and training data.
     """
 
     set_name: str
@@ -62,7 +62,7 @@ class PublicSteps:
     is_half: bool = False
 
     def source(self) -> str:
-        """Return the name of the source of the steps, as the scorecard shows it."""
+        """Return the name of the source of the steps, as shown in the scorecard."""
         return f"{self.set_name}, half held out" if self.is_half else self.set_name
 
 
@@ -98,7 +98,7 @@ def read_public_steps(folders: Sequence[Path]) -> tuple[list[PublicSteps], list[
 def _halves(
     about: About, name: str, deployment: Deployment, steps: pd.DataFrame
 ) -> Iterator[PublicSteps]:
-    """Yield a set's steps as evaluation data; of a divided set, also the training half."""
+    """Yield a set's steps as evaluation data; for a split set, also the training half."""
     is_half = about.get("held_out") == "half"
     kind = kinds_of_steps(steps)
     new = steps["decode_requests"] + steps["prefill_requests"] * steps["prefill_tokens"]
@@ -141,7 +141,7 @@ def _present(kind: str, folders: Sequence[Path]) -> Iterator[tuple[About, Path]]
 
 
 def _rows(about: About, path: Path) -> tuple[pd.DataFrame, ReadReport]:
-    """Return the rows of a file that belong to a set, and the counts of rows read and refused."""
+    """Return the rows of a file that belong to a set, and counts of rows read and rejected."""
     table = read_table(path, ())
     rows = table.query(about["where"], engine="python") if "where" in about else table
     refused = {f"not {about['where']}": len(table) - len(rows)} if "where" in about else {}
@@ -193,7 +193,7 @@ def _points(about: About, rows: pd.DataFrame) -> Iterator[MeasuredRun]:
 
 
 def _stated(value: object) -> object:
-    """Return the value of a table's cell without its remark in parentheses."""
+    """Return the value of a table cell without its remark in parentheses."""
     text = str(value).partition(" (")[0]
     return "" if text.startswith(("unknown", "before")) else text
 

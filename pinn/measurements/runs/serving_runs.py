@@ -21,7 +21,7 @@ from pinn.units import MILLISECOND
 
 @dataclass(frozen=True)
 class Stage:
-    """Load stage of constant mean request rate with exponential gaps between arrivals."""
+    """Load stage with a constant mean request rate and exponential gaps between arrivals."""
 
     rate_per_s: float
     duration_s: float
@@ -40,8 +40,8 @@ class Workload:
         groups: Number of groups of prompts.
         prompts_per_group: Number of prompts in a group. All prompts repeat, so nearly every prompt
             block is a prefix cache hit.
-        file: File that lists the requests, whose mean lengths and rates the other attributes state;
-            None for a load that the other attributes define.
+        file: File that lists the requests, whose mean lengths and rates are given by the other
+            attributes; None if the other attributes define the load.
     """
 
     name: str
@@ -125,7 +125,7 @@ def read_serving_runs(
 
     Args:
         path: CSV file to read.
-        model_configs: Folder of ``<model>/config.json`` for models that the catalog lacks;
+        model_configs: Folder of ``<model>/config.json`` for models that are not in the catalog;
             ``<model>`` is the last part of the model's name in lower case.
         workloads: Loads of the load generator by name; by default the built-in loads.
 
@@ -137,9 +137,9 @@ def read_serving_runs(
         of the whole run for ``all``), ``prompt_tokens``, ``output_tokens``, ``engine_version``,
         ``max_model_len`` and ``max_num_seqs`` (NaN: the engine's default); and in seconds the mean,
         p90 and p99 of ``ttft_*_s`` and ``e2e_*_s``, ``itl_mean_s`` and ``itl_mean_reported_s``.
-        Predictions are compared with ``itl_mean_s``, since ``itl_mean_reported_s`` divides by
-        output tokens counted by re-tokenizing and is too high for some models. The second result
-        has the counts of rows read and refused.
+        Predictions are compared with ``itl_mean_s``, since ``itl_mean_reported_s`` divides by the
+        number of output tokens after re-tokenization, and is too high for some models. The second
+        result contains the counts of rows read and rejected.
 
     Raises:
         PinnError: If the file is missing, lacks a column or has no usable row, or names an unknown
@@ -169,7 +169,8 @@ def _read_csv(path: Path) -> pd.DataFrame:
     """Read the rows of a CSV file of serving runs, with numeric columns as numbers.
 
     Raises:
-        PinnError: If the file is not CSV, has no row, has a column twice, or text for a number.
+        PinnError: If the file is not CSV, has no row, has a column twice, or has text in place of a
+            number.
     """
     CsvTable(path)  # raises an error if a column occurs twice
     raw = read_frame(path, "give a CSV of serving runs", dtype=dict.fromkeys(_TEXTS, "str"))
@@ -283,7 +284,7 @@ def find_workloads(path: Path) -> dict[str, Workload]:
     """Return the built-in loads, and those of files in a CSV's column ``workload``, by name.
 
     Args:
-        path: CSV file, to whose folder paths are relative; it need not exist.
+        path: CSV file to whose folder paths are relative; it need not exist.
 
     Raises:
         PinnError: If the file is not CSV, or a workload file cannot be read.

@@ -1,15 +1,15 @@
-"""Reader of measured whole engine steps: the batch of each step, and its time.
+"""Reader of measured engine steps: each step's batch and time.
 
 A table has one row per iteration of an engine on one data-parallel rank, as vLLM 0.20's forward
 pass metrics write it. ``runs.csv`` in the same folder has the flags of each run. Training and
-evaluation use the median time of each type of steps (equal batches).
+evaluation use the median time of each type of step (equal batches).
 
 Three kinds of steps are dropped and counted:
 
 - steps without requests
 - warm-up steps, which take more than ``COLD`` times the median of their type
-- steps that are faster than the roofline lower bound, because the log assigns their time to a
-  neighbouring step; their neighbours are dropped, too
+- steps that are faster than the roofline lower bound, because the log assigns their time to an
+  adjacent step; adjacent steps are also dropped
 """
 
 from collections.abc import Hashable, Mapping
@@ -61,7 +61,7 @@ Tokens = TypeVar("Tokens", pd.Series, pd.DataFrame)
 
 @dataclass(frozen=True)
 class MeasuredSteps:
-    """Types of steps (equal batches) of one deployment, with their median times.
+    """Types of steps (steps with equal batches) of one deployment, with their median times.
 
     Attributes:
         run: Name of the run.
@@ -81,12 +81,12 @@ class MeasuredSteps:
 def read_whole_steps(
     path: Path, gpu: str, graph_tokens: int | None = None
 ) -> tuple[list[MeasuredSteps], ReadReport]:
-    """Read a CSV table of measured whole steps.
+    """Read a CSV table of measured engine steps.
 
     Args:
-        path: CSV file, compressed or not, with ``runs.csv`` beside it.
-        gpu: GPU of the runs, which the table does not state.
-        graph_tokens: Tokens of the largest CUDA graph, if the runs' flags do not state it.
+        path: CSV file, compressed or not, with ``runs.csv`` next to it.
+        gpu: GPU of the runs, which the table does not specify.
+        graph_tokens: Tokens in the largest CUDA graph, if the runs' flags do not specify it.
 
     Raises:
         PinnError: If a file is missing or lacks a column, or no step is usable.
@@ -185,7 +185,7 @@ def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, "
     """Return a mask of steps whose logged time is impossibly short, and of adjacent steps.
 
     A time is impossible below the roofline lower bound, which includes the share ``SURELY_READ`` of
-    the weight reads of the experts that the tokens activate.
+    the weight reads for the experts that the tokens activate.
     """
     sums, costs = _batches(steps).sums(deployment.model.window_tokens), step_costs([deployment])
     least_s = floor_seconds(costs, sums) + SURELY_READ * experts_hit(costs, sums)
@@ -200,7 +200,7 @@ def _credited(steps: pd.DataFrame, deployment: Deployment) -> Bool[np.ndarray, "
 def median_steps(
     run: str, steps: pd.DataFrame, kind: pd.Series, deployment: Deployment
 ) -> MeasuredSteps:
-    """Return the mean batch and the median time of each type of steps of one deployment."""
+    """Return the mean batch and the median time of each type of step of one deployment."""
     groups = steps.groupby(kind)
     batches, seconds = _batches(groups[list(BATCH)].mean()), groups["seconds"].median().to_numpy()
     count = groups.size().to_numpy()

@@ -39,9 +39,11 @@ class Residencies:
         begin: Number of the step that schedules the first prompt chunk.
         first_output: Number of the step that computes the last prompt chunk and yields a token.
         end: Number of the last step that yields a token; ``first_output`` or later.
-        total: Tokens to prefill; after a preemption they include the tokens generated before it.
+        total: Number of tokens to prefill; after a preemption, it includes the tokens generated
+            before.
         cached: Number of tokens to prefill that were in the prefix cache.
-        is_known: Whether all fields of the stay are exact; else ``begin`` and ``end`` are bounds.
+        is_known: Whether all fields of the stay are exact; otherwise ``begin`` and ``end`` are
+            bounds.
     """
 
     begin: Int[np.ndarray, " stays"]
@@ -57,7 +59,7 @@ def residencies(requests: pa.Table, output_lag: int = 0) -> Residencies:
 
     Args:
         requests: Table of requests; a request that was never scheduled has no stay.
-        output_lag: Number of steps by which the step numbers of output events are too high.
+        output_lag: Number by which the step numbers of output events are too high.
     """
     scheduled = requests.filter(pc.is_valid(requests["scheduled_step"]))
     preempted = pc.greater(pc.list_value_length(scheduled["preempted_steps"]), 0)
@@ -141,7 +143,7 @@ class JourneyBatches:
             stays: Stays of all requests of the segment.
             steps: Table of sampled steps of the segment.
             token_budget: ``max_num_batched_tokens``; a prompt in several chunks fills this budget
-                in all steps but its last. None to assume equal chunks.
+                in all steps except its last. None to assume equal chunks.
         """
         self.stays = stays
         self._begin = np.sort(stays.begin)
@@ -312,13 +314,13 @@ def context_estimate(steps: pd.DataFrame, block_size: int) -> Float[np.ndarray, 
 def aggregate_sums(steps: pd.DataFrame, block_size: int, window: float | None = None) -> BatchSums:
     """Return the sums over the requests of each batch, if only the steps' summaries are known.
 
-    A summary has the batch's totals. Prompt chunks are assumed to share the prefill tokens equally,
-    and all requests to have the context of :func:`context_estimate`.
+    A summary contains the batch's totals. Prompt chunks are assumed to share the prefill tokens
+    equally, and all requests to have the context of :func:`context_estimate`.
 
     Args:
         steps: Table of sampled steps.
         block_size: Tokens per KV block.
-        window: The model's attention window in tokens; None without one.
+        window: The model's attention window in tokens; None if there is none.
     """
     context = context_estimate(steps, block_size)
     prefills = steps["prefill_requests"].to_numpy(float)
@@ -359,8 +361,8 @@ def segment_journeys(
 ) -> JourneyBatches:
     """Reconstruct the batches of a segment of a trace from the event records of its requests.
 
-    The step numbers of output events may be too high by 0 to 2 steps. The lag is used for which
-    most batches agree with the steps' summaries.
+    The step numbers of output events may be too high by 0 to 2 steps. The lag is chosen for which
+    the most batches agree with the steps' summaries.
 
     Args:
         steps: Table of sampled steps of the segment.
@@ -376,7 +378,7 @@ def segment_journeys(
 
 
 def complete_snapshots(steps: pd.DataFrame, snapshots: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return whether each step's snapshots include every request that its summary counts.
+    """Return whether each step's snapshots include every request counted in its summary.
 
     Args:
         steps: Table of sampled steps.

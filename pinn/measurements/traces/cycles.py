@@ -1,11 +1,11 @@
-"""Cycles of a scheduler: times from one step's start to the next, to which beta is fitted.
+"""Scheduler cycles: times from one step's start to the next, to which beta is fitted.
 
 Beta are the coefficients of a step's time. A segment is a part of a trace in which one server
 process numbers its steps. Between two sampled steps i < j of a segment, the engine's busy loop has
 j - i cycles. Their mean time is (start_j - start_i) / (j - i), where start_i and start_j are the
 steps' start times. The interval is a *single* cycle if j = i + 1, else a *window*. Each step begins
-at most one interval. An interval is set aside if its time may not be that of busy steps, for the
-first reason that applies (journeys are the event records of requests):
+at most one interval. An interval is set aside (not used) if its time may not be that of busy steps,
+for the first reason that applies (journeys are the event records of requests):
 
 ==============================  ================================================================
 reason                          rule
@@ -61,9 +61,9 @@ class JourneyEvidence:
 
     Attributes:
         agrees: Whether the step's batch by event records agrees with the step's summary.
-        is_certain: Whether the requests of every step until the next sampled one are known.
-        idle_until: Whether the engine was idle at some time until the next sampled step.
-        preempts_until: Whether a request was preempted until the next sampled step.
+        is_certain: Whether the requests of every step before the next sampled one are known.
+        idle_until: Whether the engine was idle at some time before the next sampled step.
+        preempts_until: Whether a request was preempted before the next sampled step.
     """
 
     agrees: Bool[np.ndarray, " steps"]
@@ -333,7 +333,7 @@ def _by_segment(requests: pa.Table) -> dict[int, pa.Table]:
 
 
 def _idle_until(requests: pa.Table, start: np.ndarray) -> np.ndarray:
-    """Return whether the engine was without requests at some time before the next step."""
+    """Return whether the engine had no requests at some time before the next step."""
     begin, end = _floats(requests, "queued_s"), _floats(requests, "finished_s")
     known = np.isfinite(begin) & np.isfinite(end)
     order = np.argsort(begin[known])
@@ -371,7 +371,7 @@ def check_target(
 ) -> dict[str, str | float | bool]:
     """Check whether a column's values may be step times.
 
-    A column is refused if the median of value / lower bound is below 1, since most of its values
+    A column is rejected if the median of value / lower bound is below 1, since most of its values
     are then impossible step times.
 
     Args:

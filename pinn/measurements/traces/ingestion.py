@@ -95,10 +95,11 @@ def benchmark_target(
         runs: Benchmark runs of one server.
         model: Name or config.json of the model; None for the first model that a file states.
         gpu: Name or datasheet of the GPU; None for the first GPU that a file states.
-        flags: Fields of ``ServingSpec`` (and ``precision``) that the user gave.
+        flags: Fields of ``ServingSpec`` (and ``precision``) that the user specified.
 
     Raises:
-        PinnError: If neither files nor user name the model or the GPU, or a flag has a bad value.
+        PinnError: If neither files nor user name the model or the GPU, or a flag has an invalid
+            value.
     """
     model = model or next((r.server.model for r in runs if r.server.model), None)
     gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
@@ -114,7 +115,7 @@ def benchmark_target(
 def _of_engine(
     stated: dict[str, FlagValue], given: Mapping[str, FlagValue]
 ) -> dict[str, FlagValue]:
-    """Drop flags in files that belong to their engine, if the user gives another engine."""
+    """Drop engine-specific flags in files if the user specifies another engine."""
     if stated.get("engine") in (None, given.get("engine", stated.get("engine"))):
         return stated
     own = {f.name for f in flags_of(ServingSpec) if f.engines} | {"engine_version"}
@@ -131,12 +132,14 @@ def ingest_vllm(
 
     Args:
         traces: OTLP-JSON file.
-        out: Folder to write; earlier trace tables in it are replaced.
-        target: Traced deployment; without it no column is checked against the roofline lower bound.
-        workers: Number of processes that parse.
+        out: Folder to write to; existing trace tables in it are replaced.
+        target: Traced deployment; without it, no column is checked against the roofline lower
+            bound.
+        workers: Number of parsing processes.
 
     Raises:
-        PinnError: If a file is missing or has no data of a server, or the deployment is unknown.
+        PinnError: If a file is missing or contains no data from a server, or the deployment is
+            unknown.
     """
     deployment = target.deployment() if target else None
     with (
@@ -160,8 +163,9 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
     Args:
         path: Parquet file.
-        out: Folder to write; earlier trace tables in it are replaced.
-        target: Traced deployment; without it no column is checked against the roofline lower bound.
+        out: Folder to write to; existing trace tables in it are replaced.
+        target: Traced deployment; without it, no column is checked against the roofline lower
+            bound.
 
     Raises:
         PinnError: If the file is missing or malformed, or the deployment is unknown.
@@ -175,12 +179,12 @@ def ingest_steps(path: Path, out: Path, target: Target | None = None) -> TraceTa
 
 @dataclass(frozen=True)
 class GivenServer:
-    """Facts about the measured server that the user gives, which override facts in the files.
+    """Facts about the measured server from the user, which override those in the files.
 
     Attributes:
         model: Name or config.json of the model; None for the model in the files.
         gpu: Name or datasheet of the GPU; None for the GPU in the files.
-        flags: Engine flags: fields of ``ServingSpec`` (and ``precision``) -> values.
+        flags: Engine flags: values by field of ``ServingSpec`` (and ``precision``).
     """
 
     model: str | None
@@ -189,11 +193,11 @@ class GivenServer:
 
 
 def ingest_measured_steps(path: Path, out: Path, given: GivenServer) -> MeasuredSteps:
-    """Read measured whole steps, with their times, into a folder of trace tables.
+    """Read measured engine steps with their times into a folder of trace tables.
 
     Args:
-        path: Folder of ``pinn measure``, or a CSV file in its layout.
-        out: Folder to write; earlier trace tables in it are replaced.
+        path: Folder written by ``pinn measure``, or a CSV file in the same layout.
+        out: Folder to write to; existing trace tables in it are replaced.
         given: Facts about the server from the user.
 
     Raises:
@@ -216,9 +220,9 @@ def ingest_benchmarks(
 
     Args:
         files: Files or folders; metrics pages in pairs, the earlier first.
-        out: Folder to write; earlier trace tables in it are replaced.
+        out: Folder to write to; existing trace tables in it are replaced.
         given: Facts about the server from the user.
-        load: Options for data about the load that the files lack.
+        load: Options for data about the load missing from the files.
 
     Raises:
         PinnError: If nothing could be read, or the deployment is unknown.
@@ -274,9 +278,9 @@ def _write_run(
     """Write the tables of steps, requests, snapshots and cycles of a run, then the manifest.
 
     Args:
-        folder: Folder to fill.
+        folder: Folder to write to.
         run: Raw tables of the run.
-        target: Deployment as the user names it; None if unknown.
+        target: Deployment as the user specified it; None if unknown.
         deployment: Deployment with its model and GPU loaded; None if unknown.
     """
     begin = time.perf_counter()

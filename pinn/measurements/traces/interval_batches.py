@@ -35,7 +35,7 @@ MIN_SHARE = 0.5
 
 
 def is_ahead(steps: pd.DataFrame) -> Bool[np.ndarray, " steps"]:
-    """Return whether each step is scheduled while the previous step runs; equal within a segment.
+    """Return whether each step is scheduled while the previous one runs; constant within a segment.
 
     Args:
         steps: Table of sampled steps, in order.
@@ -76,7 +76,7 @@ def own_work(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def work_before(steps: pd.DataFrame, chunk_tokens: float) -> pd.DataFrame:
-    """Estimate the batch of the step before each step; the step's echoes were prefills there.
+    """Estimate the batch of the step before each step, in which the step's echoes were prefills.
 
     An echo is a request that is counted again as a prefill of one token, because its prompt ended
     one step earlier. The number of decodes is assumed to be equal in both steps.
@@ -108,8 +108,8 @@ def _echoes(steps: pd.DataFrame) -> Float[np.ndarray, " steps"]:
 def temporal_split(cycles: pd.DataFrame) -> list[Int[np.ndarray, " part"]]:
     """Return the rows of usable intervals in the first 60 %, next 20 % and last 20 % of the time.
 
-    Each segment of the trace is divided by its own time, so that every segment is in all three
-    parts. An interval that crosses a boundary between parts is dropped.
+    Each segment of the trace is divided by its own time, so that every segment contributes to all
+    three parts. An interval that crosses a boundary between parts is dropped.
 
     Args:
         cycles: Table of intervals between sampled steps.
@@ -136,7 +136,7 @@ class IntervalBatches:
     """Batches of the intervals in a folder of trace tables."""
 
     def __init__(self, traces: TraceTables, deployment: Deployment) -> None:
-        """Reconstruct the batches that the event records of requests determine.
+        """Reconstruct the batches determined by the event records of requests.
 
         Args:
             traces: Folder of trace tables.
@@ -181,7 +181,7 @@ class IntervalBatches:
         return _joined(parts)
 
     def of_steps(self, rows: Int[np.ndarray, " steps"]) -> BatchSums:
-        """Return the batches of sampled steps, by snapshots, else by requests, else by summaries.
+        """Return the batches of sampled steps, from snapshots, else requests, else summaries.
 
         Args:
             rows: Rows of the step table.

@@ -1,6 +1,7 @@
-"""Measured whole steps: the table of ``pinn measure``, or of Dynamo's forward-pass metrics.
+"""Measured engine steps: the table of ``pinn measure``, or of Dynamo's forward-pass metrics.
 
-All steps with equal batches become one row of :class:`MeasuredSteps`, with their median time.
+All steps with equal batches are combined into one row of :class:`MeasuredSteps`, with their median
+time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ class MeasuredSteps:
     Attributes:
         name: Name of the file or folder with the measurement.
         facts: Metadata of the measurement: GPU, host, release, flags.
-        report: Counts of steps read, accepted and refused.
+        report: Counts of steps read, accepted and rejected.
         rows: One row per batch: ``COUNTS``, means over its steps; ``seconds``, median step time;
             ``error``, the median's relative standard error; and ``count``, number of steps.
     """
@@ -100,10 +101,10 @@ class MeasuredSteps:
         return alike_batches(self.rows).sums(window)
 
     def target(self, model: str | None, gpu: str | None, flags: Mapping[str, FlagValue]) -> Target:
-        """Return the measured server, by the user's flags or else by the metadata.
+        """Return the measured server, from the user's flags or else from the metadata.
 
         Raises:
-            PinnError: If model or GPU are unknown.
+            PinnError: If the model or the GPU is unknown.
         """
         cards = [card.text("name") for card in self.facts.trees("cards")]
         model = model or self.facts.text("model")
@@ -155,7 +156,7 @@ def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]
     """Return the flags in vLLM's command-line arguments, by field (or ``precision``).
 
     Raises:
-        PinnError: If a flag has a bad value.
+        PinnError: If a flag has an invalid value.
     """
     found = read_arguments(VLLM, list(map(str, words)), release, only_known=True).configuration
     format_ = {"precision": found["precision"]} if found.get("precision") else {}
@@ -163,13 +164,13 @@ def typed_flags(words: Sequence[str], release: str = "") -> dict[str, FlagValue]
 
 
 def read_measured_steps(path: Path) -> MeasuredSteps:
-    """Read a folder of ``pinn measure``, or a CSV file of one server in its format.
+    """Read a folder written by ``pinn measure``, or a CSV file of one server in the same format.
 
     The table may be of any size (:func:`read_step_table`).
 
     Raises:
-        PinnError: If there is no table, or it lacks a column, has several servers, or has no batch
-            with enough steps.
+        PinnError: If there is not a table, or it lacks a column, has several servers, or has no
+            batch with enough steps.
     """
     file = path / STEPS_FILE if path.is_dir() else path
     table = read_step_table(file)
@@ -204,7 +205,7 @@ def ingested_steps(traces: TraceTables) -> MeasuredSteps:
 
 
 def _grouped(table: StepTable, file: Path, facts: Tree) -> MeasuredSteps:
-    """Return the measured batches, each with the median time of its steps without outliers."""
+    """Return the measured batches, each with the median time of its steps, excluding outliers."""
     latency, batch, kept = table.milliseconds, table.batch, KeptRows(len(table.batch))
     usual_ms = _medians(latency, batch, len(table.alike))
     slow = latency > FAR * usual_ms[batch]

@@ -42,10 +42,10 @@ _OF_EVENTS = {"prompt_tokens": "prefill_total", "output_tokens": "decode_done",
 def canonical_requests(
     engine: pa.Table, front: pa.Table, release: Callable[[], None] = lambda: None
 ) -> Canonical:
-    """Return the table of requests by time: engine spans with their parents, and lone API spans.
+    """Return the table of requests by time: engine spans with their parents, and API spans alone.
 
-    Repeated spans are refused. The columns ``segment`` and ``state_*``, which spans do not have,
-    are null at first.
+    Repeated spans are rejected. The columns ``segment`` and ``state_*``, which spans do not have,
+    are initially null.
 
     Args:
         engine: Raw rows of the engine's spans.
@@ -86,7 +86,7 @@ def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
 
 
 def _columns(engine: pa.Table, front: pa.Table, rows: np.ndarray) -> Columns:
-    """Return a function that looks up a column: of the engine, or else of the API server."""
+    """Return a function that looks up a column in the engine's rows, else in the API server's."""
     behind, before = _known_rows(engine, rows[:, 0]), _known_rows(front, rows[:, 1])
 
     def column(name: str) -> pa.Array:
@@ -113,7 +113,7 @@ def _known_rows(table: pa.Table, rows: np.ndarray) -> Columns:
 
 
 def _known(column: pa.ChunkedArray) -> pa.Array:
-    """Replace -1, NaN and the empty text in a column by null."""
+    """Replace -1, NaN and empty strings in a column with null."""
     whole = column.combine_chunks()
     if pa.types.is_list(whole.type):
         return whole
@@ -125,7 +125,7 @@ def _known(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _issues(column: Columns) -> pa.Array:
-    """Return the first problem with each request's events, as text; null if there is none."""
+    """Return the first problem with each request's events, as a string; null if there is none."""
 
     def values(name: str) -> np.ndarray:
         return column(name).to_numpy(zero_copy_only=False)
@@ -153,7 +153,7 @@ def _issues(column: Columns) -> pa.Array:
 
 
 def _elapsed(begin: str, end: str, column: Columns) -> pa.Array:
-    """Return each request's seconds between two events; null if missing or out of order."""
+    """Return each request's time between two events in seconds; null if missing or out of order."""
     return _not_negative(pc.subtract(column(end), column(begin)))
 
 

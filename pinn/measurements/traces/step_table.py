@@ -1,4 +1,4 @@
-"""Reader of tables of whole engine steps, which reads tables of any size in pieces."""
+"""Reader of tables of engine steps, which reads tables of any size piece by piece."""
 
 import codecs
 import csv
@@ -40,7 +40,7 @@ _PIECE_BYTES = 2**22
 
 @dataclass(frozen=True)
 class StepTable:
-    """Accepted steps of a table of whole engine steps, with their batches.
+    """Accepted steps of a table of engine steps, with their batches.
 
     Attributes:
         alike: Prefills, prefill tokens, cached prefill tokens and decodes of each batch: the values
@@ -49,7 +49,7 @@ class StepTable:
         context: Cached tokens of all decodes before each step.
         milliseconds: Time of each step in ms.
         read: Number of rows of the table.
-        refused: Number of refused rows, by reason.
+        refused: Number of rejected rows, by reason.
     """
 
     alike: Shaped[np.ndarray, "batches 4"]
@@ -61,10 +61,10 @@ class StepTable:
 
 
 def read_step_table(file: Path) -> StepTable:
-    """Read a CSV table of measured whole steps.
+    """Read a CSV table of measured engine steps.
 
-    Without a column ``batch``, consecutive steps with equal prompts and equally many decodes are
-    one batch. A row that is too short or too long is refused and counted.
+    Without a column ``batch``, consecutive steps with equal prompts and equal numbers of decodes
+    form one batch. A row that is too short or too long is rejected and counted.
 
     Raises:
         PinnError: If the file is not a CSV table, lacks a column, or has several servers.
@@ -89,7 +89,7 @@ def read_step_table(file: Path) -> StepTable:
 
 
 def _check_text(file: Path) -> None:
-    """Raise an error for a file that is not UTF-8, because Arrow would lose rows of it."""
+    """Raise an error for a file that is not UTF-8, because Arrow would drop rows from it."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with file.open("rb") as pieces:
         try:
@@ -118,7 +118,7 @@ def _header(file: Path) -> list[str]:
 
 
 def _tables(file: Path, names: list[str], wrong: Counter[str]) -> Iterator[pa.Table]:
-    """Yield a CSV table in pieces, with cells as text; count rows that do not fit the header."""
+    """Yield a CSV table in pieces, with cells as strings; count rows not matching the header."""
 
     def skip(row: arrow_csv.InvalidRow) -> str:
         short = row.actual_columns < row.expected_columns
@@ -202,7 +202,7 @@ class _Pieces:
         return numbers.astype(np.int32)
 
     def whole(self, wrong: Counter[str]) -> StepTable:
-        """Return all accepted steps, with counts of refused rows including those in ``wrong``."""
+        """Return all accepted steps, with counts of rejected rows including those in ``wrong``."""
         read, refused = self._read + wrong.total(), dict(wrong + self._refused)
         alike, batch = _joined(self._alike), _joined(self._batch)
         context, milliseconds = _joined(self._context), _joined(self._milliseconds)

@@ -37,7 +37,7 @@ Whole = Int[np.ndarray, " rows"]
 
 @dataclass(frozen=True)
 class Segments:
-    """Division of the steps of a trace into segments, each of one server process on one clock.
+    """Division of a trace's steps into segments, each from one server process on one clock.
 
     Attributes:
         order: Rows of the input, ordered by segment and then by start time.
@@ -52,10 +52,10 @@ class Segments:
 
 
 def find_segments(server: Whole, step_id: Whole, start_ns: Whole, wall_ns: Whole) -> Segments:
-    """Divide the steps of a trace into segments by server, boot of the host and process.
+    """Divide the steps of a trace into segments by server, host boot and process.
 
     Args:
-        server: Index of each row's server, by the server's resource attributes.
+        server: Index of each row's server, identified by its resource attributes.
         step_id: Step number of each row.
         start_ns: Start of each step on the server's monotonic clock, in ns.
         wall_ns: Epoch time of each start in ns; 0 if unknown.
@@ -91,8 +91,9 @@ def _clock_groups(server: np.ndarray, start_ns: np.ndarray, wall_ns: np.ndarray)
 def _runs(step_id: np.ndarray) -> tuple[np.ndarray, bool]:
     """Return the server process of each row, and whether two servers' rows are mixed.
 
-    Rows are in order of time. A new process begins wherever the step number does not increase, as
-    after a restart. Many such places mean that two servers wrote with equal resource attributes.
+    Rows are in chronological order. A new process begins wherever the step number does not
+    increase, as after a restart. Many such points indicate that two servers with equal resource
+    attributes wrote the rows.
     """
     falls = np.diff(step_id) <= 0
     if falls.sum() > max(MAX_RESTARTS, MAX_RESTART_SHARE * len(step_id)):
@@ -131,16 +132,16 @@ BATCH_ROWS = 2**16
 
 @dataclass(frozen=True)
 class Canonical:
-    """Table in a fixed schema that is made from raw trace rows, one record batch at a time.
+    """Table in a fixed schema built from raw trace rows, one record batch at a time.
 
     Attributes:
         schema: Schema of the table.
-        rows: Index of the raw row from which each row is made; a column of indices for each raw
+        rows: Index of the raw row from which each row is built; a column of indices for each raw
             table if there are several.
         raw: Function that returns the raw columns of given rows.
-        made: Function that computes a column from other columns, by column.
+        made: Functions that compute a column from other columns, by column.
         given: Values for all rows of columns that are not in the raw rows, by column.
-        report: Counts of raw rows read and refused.
+        report: Counts of raw rows read and rejected.
         release: Function that frees the memory of raw rows that were read.
     """
 
@@ -202,8 +203,8 @@ def taken(raw: pa.Table, rows: Shaped[np.ndarray, " rows"]) -> Columns:
 def canonical_steps(raw: pa.Table, release: Callable[[], None] = lambda: None) -> Canonical:
     """Return the table of a trace's steps, by segment and time, without column ``knowledge``.
 
-    To save memory, only the columns for the order are read in full; counts are checked for their
-    range, and all columns are converted when rows are written.
+    To save memory, only the columns that determine the order are read in full; counts are checked
+    for their range, and all columns are converted when rows are written.
     """
     absurd = out_of_range(raw, [*_COUNTS, "kv_blocks_free"], release)
     keys = ("server", "step_id", "start_ns", "wall_ns")
@@ -239,7 +240,7 @@ def scaled(name: str, unit: float, positive: bool = False) -> Callable[[Columns]
 
 
 def _usage(raw: Columns) -> pa.Array:
-    """Return the used share of the KV cache, as reported or from blocks; null outside [0, 1]."""
+    """Return the used share of the KV cache, reported or from blocks; null outside [0, 1]."""
     total, free = raw("kv_blocks_total"), raw("kv_blocks_free")
     safe = pc.if_else(pc.greater(total, 0), total, None)
     blocks = pc.divide(pc.subtract(total, free).cast(pa.float64()), safe.cast(pa.float64()))
@@ -282,7 +283,7 @@ _OF_SNAPSHOT: dict[str, Callable[[Columns], pa.Array]] = {
 def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) -> Canonical:
     """Return the table of a trace's snapshots, each of one request in one step, in file order.
 
-    A snapshot is refused if a count is negative, if its phase is neither PREFILL nor DECODE, if
+    A snapshot is rejected if a count is negative, if its phase is neither PREFILL nor DECODE, if
     the request has an earlier snapshot in the step, or if the trace has no summary of the step.
 
     Args:
@@ -308,7 +309,7 @@ def canonical_snapshots(raw: pa.Table, steps: pd.DataFrame, release: Release) ->
 
 
 def _step_rows(raw: pa.Table, steps: pd.DataFrame) -> np.ndarray:
-    """Return the row of each snapshot's step in the table of steps; -1 if it is not there.
+    """Return the row of each snapshot's step in the table of steps; -1 if it is missing.
 
     Step numbers repeat after a restart; the step nearest in time is then used.
     """

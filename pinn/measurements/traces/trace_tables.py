@@ -1,7 +1,7 @@
 """Folder of trace tables with a manifest, written atomically.
 
 The folder has ``requests``, ``steps``, ``snapshots`` and ``cycles`` as Parquet files, and
-``manifest.json`` with their origin, the deployment, and counts of refused rows with reasons.
+``manifest.json`` with their origin, the deployment, and counts of rejected rows with reasons.
 """
 
 import os
@@ -36,7 +36,7 @@ _UNNAMED = "the model and the GPU are not stated"
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a new folder to fill; unless there is an error, it replaces ``folder`` at the end.
+    """Yield a new folder to write to; unless there is an error, it replaces ``folder`` at the end.
 
     Raises:
         PinnError: If ``folder`` is the current folder, or has files other than trace tables.
@@ -66,7 +66,7 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 
 class TableEntry(TypedDict):
-    """Entry about one table in the manifest of a folder of trace tables."""
+    """Entry for one table in the manifest of a folder of trace tables."""
 
     file: str
     rows: int
@@ -92,7 +92,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """Deployment that was measured, with the user's names of model and GPU."""
+    """Deployment that was measured, with the user's names for model and GPU."""
 
     model: str
     gpu: str
@@ -108,8 +108,8 @@ class Target:
         Flags are fields of ``ServingSpec``, and ``precision``.
 
         Raises:
-            PinnError: If model or GPU are missing (the message begins with ``lacking``), or a flag
-                has a bad value.
+            PinnError: If the model or the GPU is missing (the message begins with ``lacking``), or
+                a flag has an invalid value.
         """
         for option, value in (("--model", model), ("--gpu", gpu)):
             if not value:
@@ -125,7 +125,8 @@ class Target:
         Without ``precision``, the number format is that of the model's config.
 
         Raises:
-            PinnError: If a name is unknown, or a flag has a value that does not fit the model.
+            PinnError: If a name is unknown, or a flag has a value that is incompatible with the
+                model.
         """
         model = load_model(self.model)
         if self.precision is not None:
@@ -137,7 +138,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TraceTables:
-    """Folder of trace tables, each of which is read when it is first used.
+    """Folder of trace tables, each of which is read on first use.
 
     Attributes:
         folder: Path of the folder.
@@ -151,8 +152,8 @@ class TraceTables:
         """Read a table by name.
 
         Raises:
-            PinnError: If the folder has no such table, or the table's file is missing, or differs
-                from the checksum in the manifest.
+            PinnError: If the folder has no such table, or the table's file is missing or does not
+                match the checksum in the manifest.
         """
         entry = self.manifest["tables"].get(name)
         if entry is None:
@@ -245,7 +246,7 @@ MIN_CYCLES = 5
 
 
 def cleaning_tables(manifest: Mapping[str, Any]) -> str:
-    """Return the report on kept and dropped data of a folder of trace tables, as text.
+    """Return a report on the data kept and dropped in a folder of trace tables, as a string.
 
     Args:
         manifest: Manifest of the folder.
@@ -274,7 +275,7 @@ def _counts(title: str, counts: Mapping[str, int]) -> str:
 
 
 def _medians(rows: Sequence[Mapping[str, float]]) -> str:
-    """Return median times from step to step by number of decodes, as text."""
+    """Return the median times from step to step by number of decodes, as a string."""
     known = [row for row in rows if row["cycles"] >= MIN_CYCLES] or rows
     places = np.unique(np.linspace(0, len(known) - 1, MAX_MEDIANS).round().astype(int))
     lines = [

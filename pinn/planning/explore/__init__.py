@@ -1,1 +1,1 @@
-"""Interactive page of simulated servers with sliders, in one file."""
+"""Interactive single-file page that shows simulated servers, with sliders for the load."""

@@ -1,9 +1,9 @@
-"""Servers of an interactive page, and simulations of each server over a grid of loads.
+"""Servers on an interactive page, and simulations of each server over a grid of loads.
 
-Prompt, output and prefix lengths have fixed values, the stops of the sliders. For every combination
-of lengths, the numbers of clients to simulate (nodes) are chosen separately. Nodes are denser where
-the slope of latency or throughput over the number of clients changes fast. The page interpolates
-between nodes (monotone cubic, in logarithms).
+Prompt, output and prefix lengths have fixed values, which are the slider positions. For every
+combination of lengths, the numbers of clients to simulate (nodes) are chosen separately. Nodes are
+denser where the slope of latency or throughput with respect to the number of clients changes
+rapidly. The page interpolates between nodes (monotone cubic, in logarithms).
 """
 
 import itertools
@@ -43,7 +43,7 @@ MOST_SERVERS = 200
 
 @dataclass(frozen=True)
 class Asked:
-    """Combination of GPU, tensor-parallel size and number format that the user requested.
+    """Combination of GPU, tensor-parallel size and number format requested by the user.
 
     Attributes:
         gpu: Name of the GPU.
@@ -58,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Server:
-    """A vLLM replica that starts: its model fits the GPUs' memory.
+    """vLLM replica that starts, because its model fits in the GPUs' memory.
 
     Attributes:
         asked: GPU, tensor-parallel size and number format as requested.
@@ -103,7 +103,7 @@ def find_servers(
 
     Args:
         shared: Model and flags of all servers, keys of ``pinn.engines.configurations.KEYS``.
-        gpus: Names or datasheet paths of GPUs.
+        gpus: GPU names or datasheet paths.
         sizes: Tensor-parallel sizes.
         formats: Number formats; None means the checkpoint's own format.
         checkpoint: Path of the network's checkpoint.
@@ -200,7 +200,7 @@ PARTS = tuple(dict.fromkeys(feature.part for feature in STEP_FEATURES.values()))
 
 @dataclass(frozen=True)
 class Stops:
-    """Values of the sliders that are simulated, in tokens, and the maximum number of clients.
+    """Simulated slider positions in tokens, and the maximum number of clients.
 
     Attributes:
         prompts: Prompt lengths in tokens.
@@ -220,10 +220,10 @@ STOPS = Stops()
 
 @dataclass(frozen=True)
 class Lengths:
-    """Token lengths of the requests of a load: means of uniform distributions.
+    """Token lengths of a load's requests: means of uniform distributions.
 
     Attributes:
-        prompt: Mean number of prompt tokens without the prefix.
+        prompt: Mean number of prompt tokens, excluding the prefix.
         output: Mean number of generated tokens.
         prefix: Number of tokens of the prefix that all prompts share.
     """
@@ -245,9 +245,9 @@ class Lengths:
 
     @property
     def further_requests(self) -> int:
-        """Number of requests of a load beyond ``REQUESTS_PER_CLIENT`` per client.
+        """Number of requests of a load in addition to ``REQUESTS_PER_CLIENT`` per client.
 
-        Loads with short outputs get more requests, since each of them has fewer steps.
+        Loads with short outputs get more requests, since each request has fewer steps.
         """
         return 40 + 12288 // self.output
 
@@ -275,12 +275,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Column:
-    """Simulations of one server with requests of the same lengths and several numbers of clients.
+    """Simulations of one server with fixed request lengths and several numbers of clients.
 
     Attributes:
         lengths: Token lengths of the requests.
-        most_clients: Maximum number of clients whose requests can run at once.
-        nodes: Means of a simulation, by its number of clients.
+        most_clients: Maximum number of clients whose requests can run concurrently.
+        nodes: Mean metrics of a simulation, by its number of clients.
     """
 
     lengths: Lengths
@@ -288,10 +288,10 @@ class Column:
     nodes: dict[int, Node] = field(default_factory=dict)
 
     def too_coarse(self) -> list[int]:
-        """Return further numbers of clients to simulate.
+        """Return additional numbers of clients to simulate.
 
-        They lie on both sides of nodes that an interpolation of all other nodes misses by more than
-        ``_TOLERANCES``.
+        They lie on both sides of nodes for which interpolation from all other nodes errs by more
+        than ``_TOLERANCES``.
         """
         clients = sorted(self.nodes)
         nodes = [self.nodes[each] for each in clients]
@@ -307,7 +307,7 @@ class Column:
 
 
 def simulate_grid(server: Server, stops: Stops) -> list[Column]:
-    """Simulate a server at all combinations of lengths whose requests fit its KV cache."""
+    """Simulate a server at all combinations of lengths whose requests fit in its KV cache."""
     columns = list(_columns(server, stops))
     missing = [
         (column, clients)

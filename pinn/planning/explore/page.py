@@ -1,4 +1,4 @@
-"""Interactive page of simulated servers, in one file that needs no other files or connections."""
+"""Interactive page of simulated servers, in one self-contained HTML file."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,12 +47,12 @@ class ExplorePage:
 
     Attributes:
         model: Name or path of the model, as given.
-        flags: Engine flags that all servers share, as given.
+        flags: Engine flags shared by all servers, as given.
         servers: Servers that start.
         left_out: Combinations that do not start, each with its reason.
         grids: Simulations of each server that starts.
         source: Sentence that names the source of the latency coefficients: the network or a file.
-        checkpoint: Checkpoint that the user gave, which the printed command names; None for the
+        checkpoint: Checkpoint that the user specified, for the printed command; None for the
             shipped one.
     """
 
@@ -121,16 +121,16 @@ def explore_page(
     checkpoint: Path | None = None,
     stops: Stops = STOPS,
 ) -> ExplorePage:
-    """Find the servers that start, and simulate each server at all stops of the sliders.
+    """Find the servers that start, and simulate each server at all slider positions.
 
     Args:
         model: Name of the model, or path of a config.json or its folder.
-        gpus: Names or datasheet paths of GPUs.
+        gpus: GPU names or datasheet paths.
         flags: Engine flags of all servers. ``tensor_parallel_size`` may be a list;
             ``precision`` is a list of formats, or text with commas between them. None in the list
             means the checkpoint's own format.
         checkpoint: Checkpoint of the network; None for the shipped checkpoint.
-        stops: Values of the sliders.
+        stops: Slider positions.
 
     Raises:
         PinnError: If a name is unknown, no server starts, or the page does not support one.

@@ -22,7 +22,7 @@ class MeanRequest:
         latency: Latency model of the server.
         prompt_tokens: Mean number of prompt tokens that are not in the prefix cache.
         output_tokens: Mean number of output tokens.
-        most_running: Maximum number of requests that run at once.
+        most_running: Maximum number of requests that run concurrently.
     """
 
     latency: LinearLatency
@@ -33,9 +33,9 @@ class MeanRequest:
     def latencies_s(self, rate_per_s: float) -> dict[str, float]:
         """Return a server's predicted mean TTFT and TPOT at a request rate, in seconds.
 
-        By Little's law, rate x output tokens x step time requests decode at once, and each step
-        computes rate x step time prompts. A fixed-point iteration from an idle server finds the
-        step time. Without a fixed point the queue grows without bound, and both latencies are
+        By Little's law, (rate x output tokens x step time) requests decode concurrently, and each
+        step computes (rate x step time) prompts. A fixed-point iteration from an idle server finds
+        the step time. Without a fixed point the queue grows without bound, and both latencies are
         infinite.
         """
         step_s = self._step_s(1.0, 0.0)
@@ -92,7 +92,7 @@ class Scaling:
     def decide(self, now_s: float, rate_per_s: float, present: int) -> int:
         """Return the desired number of servers at time ``now_s``.
 
-        The number of servers rises at once. It falls only if no decision of the last
+        The number of servers increases immediately. It decreases only if no decision in the last
         ``down_after_s`` seconds requested more servers.
         """
         rule = self.rule

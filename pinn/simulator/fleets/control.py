@@ -40,8 +40,8 @@ class ServerState:
     """State of a server of a fleet.
 
     Attributes:
-        kind: Index of the server's kind (servers of one kind have equal deployments).
-        copy: Index of the server among the servers of its kind.
+        kind: Index of the server's kind (all servers of a kind have the same deployment).
+        copy: Index of the server within its kind.
         status: Status from ``OFF`` to ``DOWN``.
         since_s: Time in seconds when the current start was requested, while the server is on.
         on: Past (begin, end) spans in which the server's GPUs were in use, in seconds.
@@ -63,13 +63,13 @@ class Control:
     Attributes:
         spec: Description of the fleet.
         front: Engine without servers that represents the clients.
-        engines: Engine of each kind, whose copies are the servers.
+        engines: Engine state of each kind, which covers all servers of the kind.
         models: Compiled latency model of each kind.
         scaling: State of the autoscaler; None for a fixed fleet.
         servers: All servers, kind by kind.
         events: Heap of events (time in seconds, type, server, serial).
-        resent: Number of requests that were sent again after a failure.
-        lost: Number of requests that ended because their server failed.
+        resent: Number of requests that clients resent after a failure.
+        lost: Number of requests that ended with an error because their server failed.
     """
 
     spec: FleetSpec
@@ -238,8 +238,8 @@ class Control:
         """Return the time in seconds of the next decision that a settled autoscaler has to make.
 
         Decisions before the fleet's next event would not differ, so they are skipped. The last
-        decisions before the event are still made, because later decisions depend on them. Without a
-        further event the time is infinite.
+        decisions before the event are still made, because later decisions depend on them. If no
+        event remains, the time is infinite.
         """
         assert self.scaling is not None
         rule = self.scaling.rule
@@ -294,7 +294,7 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return the number of entries per server of each array that has servers as its first axis."""
+    """Return the number of entries per server of each array whose first axis is the server."""
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -305,7 +305,7 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Copy an engine's initial arrays, by name: those of one idle server, and of all requests."""
+    """Copy an engine's initial arrays, by name: those of one idle server and of all requests."""
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 

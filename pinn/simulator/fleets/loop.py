@@ -1,7 +1,7 @@
 """Event loop of a fleet: clients send, the router chooses a server, and servers step.
 
-Clients belong to ``front``, an engine that serves nothing. All servers of a kind are copies in one
-engine, which gets requests from the router and returns ended requests to their clients. The
+Clients belong to ``front``, an engine state without servers. All servers of a kind share one engine
+state, which receives requests from the router and returns finished requests to their clients. The
 earliest event is handled first, as in :func:`pinn.simulator.loop.advance_pools`.
 """
 
@@ -84,9 +84,9 @@ def next_moment(front: Engine, engines: tuple[Engine, ...]) -> float:
 
 
 def dispatch(front: Engine, engines: tuple[Engine, ...], r: int, moment: float) -> bool:
-    """Send a request to the server with the highest score, and return whether any server is open.
+    """Send a request to the best server, and return whether any server accepts requests.
 
-    If no server is open, the request waits at the router.
+    If no server accepts requests, the request waits at the router.
     """
     most, least = -1, NO_QUEUE
     for k in range(len(engines)):

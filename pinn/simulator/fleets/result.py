@@ -44,8 +44,8 @@ class FleetSimulation(Served):
         found: Records of the fleet's run.
         kinds: Deployment of each kind of server, and its initial number of servers.
         spec: Start-up time, failures and autoscaler.
-        about: Description of each kind of server for the JSON output.
-        reported: Percentiles of latencies that are printed, and SLO limits that are checked.
+        about: Description of each kind of server, for the JSON output.
+        reported: Latency percentiles to print, and SLO limits to check.
     """
 
     found: FleetRun
@@ -253,7 +253,7 @@ class FleetSimulation(Served):
         return table
 
     def timeline(self, path: str | Path) -> None:
-        """Write a PNG plot of rate, GPUs, TTFT and SLO-missing requests over time.
+        """Write a PNG plot of rate, GPUs, TTFT, and requests that miss the SLO over time.
 
         Raises:
             OSError: If the file cannot be written.
@@ -282,7 +282,7 @@ class FleetSimulation(Served):
 
 
 def _of(records: RequestRecords, mine: np.ndarray, first_rank: int) -> RequestRecords:
-    """Return the records of the requests that mask ``mine`` selects: requests of one server kind.
+    """Return the records of the requests selected by mask ``mine``: those of one kind of server.
 
     Replicas are numbered from 0; ``first_rank`` is the index of the kind's first replica.
     """

@@ -34,8 +34,8 @@ class FleetRun:
         kind: Index of the kind that served each request; -1 for requests that no server served.
         servers: State of each server at the end, with the time spans in which it was on, kind by
             kind.
-        resent: Number of requests that were sent again because their server failed.
-        lost: Number of requests that ended because their server failed.
+        resent: Number of requests that clients resent because their server failed.
+        lost: Number of requests that ended with an error because their server failed.
     """
 
     run: Run
@@ -49,18 +49,18 @@ class FleetRun:
 def simulate_fleet(kinds: Sequence[Pool], spec: FleetSpec, workload: Workload) -> FleetRun:
     """Serve a workload on servers of several kinds behind one router.
 
-    The router applies the routing rule of the first kind's engine, by default to choose the server
+    The router uses the routing policy of the first kind's engine; by default it chooses the server
     with the fewest requests. The order of the kinds does not change the result, because the random
     numbers that break ties between servers do not depend on it.
 
     Args:
-        kinds: Kinds of identical servers, each with ``replicas`` servers at first. For the kind
+        kinds: Kinds of identical servers, each with ``replicas`` servers initially. For the kind
             with an autoscaler, this number is limited to the autoscaler's range.
         spec: Start-up time, failures and autoscaler.
         workload: Requests of the clients.
 
     Raises:
-        PinnError: If :func:`pinn.simulator.simulate.simulate` would refuse a kind or the workload,
+        PinnError: If :func:`pinn.simulator.simulate.simulate` would reject a kind or the workload,
             if kinds cannot be simulated together, or if requests wait for a server that never
             starts.
     """
@@ -187,7 +187,7 @@ def _finished(
 
 
 def _where(mine: np.ndarray, one: RequestRecords, other: RequestRecords) -> RequestRecords:
-    """Select, per request, the record of ``one`` where ``mine`` is true, else of ``other``."""
+    """Select each request's record from ``one`` where ``mine`` is true, else from ``other``."""
     columns = {}
     for f in fields(RequestRecords):
         a, b = getattr(one, f.name), getattr(other, f.name)
@@ -231,7 +231,7 @@ def gpu_spans(found: FleetRun, gpus: Sequence[int]) -> Float[np.ndarray, "spans 
 
 
 def gpu_hours(spans: Float[np.ndarray, "spans 3"]) -> float:
-    """Return the GPU hours of time spans (begin in s, end in s, number of GPUs), summed."""
+    """Return the total GPU hours of time spans (begin in s, end in s, number of GPUs)."""
     return float(((spans[:, 1] - spans[:, 0]) * spans[:, 2]).sum() / 3600)
 
 

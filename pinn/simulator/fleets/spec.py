@@ -21,7 +21,7 @@ class Failure:
 
     Attributes:
         at_s: Time of the failure, in seconds.
-        server: Index of the server, from 0, counted over all kinds in the order of the file.
+        server: Index of the server, from 0, counted across all kinds in the order of the file.
         down_s: Time in seconds from the failure to the beginning of the restart.
     """
 
@@ -32,28 +32,28 @@ class Failure:
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """Rule for the number of servers of one kind.
+    """Autoscaling policy for one kind of server.
 
     With ``rate``, the desired number is the request rate over the last ``window_s`` divided by
     ``target``. With ``latency``, it is the minimum number of servers at which predicted latencies
     stay within ``margin`` x the limits.
 
     Defaults are those of Kubernetes' HorizontalPodAutoscaler (``HPAScalingRules`` of the API schema
-    ``autoscaling/v2``, v1.37): a tolerance of 10 %, a window of 300 s for scaling down, periods of
-    15 s.
+    ``autoscaling/v2``, v1.37): a tolerance of 10 %, a window of 300 s for scaling down, and a
+    period of 15 s.
 
     Attributes:
         by: ``rate`` or ``latency``.
         target: Requests per second per server; required for ``rate``.
         slo: Limits on mean TTFT and TPOT, such as ``ttft<=1s, tpot<=50ms``; required for
             ``latency``.
-        margin: Share of the limits that predicted latencies may reach, such as 0.8.
+        margin: Fraction of the limits that predicted latencies may reach, such as 0.8.
         kind: Index of the server kind that is scaled, from 0.
         least: Minimum number of servers of this kind.
         most: Maximum number of servers of this kind.
         interval_s: Interval in seconds between decisions.
-        window_s: Time in seconds over which the request rate is averaged.
-        down_after_s: Time in seconds for which fewer servers must suffice before one stops.
+        window_s: Length of the time window over which the request rate is averaged, in seconds.
+        down_after_s: Time in seconds during which fewer servers must suffice before one is stopped.
         tolerance: Relative difference between desired and current number of servers that is
             ignored.
     """
@@ -110,11 +110,11 @@ class FleetSpec:
     Attributes:
         kinds: Flags of each kind of server, which override the command's flags; ``replicas`` is the
             number of servers.
-        start_up_s: Time in seconds from the request for a server to its first request.
-        in_flight: Handling of requests on a failing server: with ``resend`` clients send them again
-            at once, with ``lose`` they end with an error.
+        start_up_s: Time in seconds from requesting a server until it accepts requests.
+        in_flight: Handling of the requests on a server that fails: with ``resend``, clients resend
+            them immediately; with ``lose``, they end with an error.
         failures: Failures of servers.
-        autoscaler: Rule that starts and stops servers; None for a fixed fleet.
+        autoscaler: Autoscaling policy; None for a fixed fleet.
     """
 
     kinds: tuple[Mapping[str, Any], ...] = ({},)

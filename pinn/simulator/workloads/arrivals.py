@@ -61,7 +61,7 @@ class Stage:
 
 
 def check_requests(count: float, where: str = "the workload") -> None:
-    """Check that a load does not have too many requests, before any of them is drawn.
+    """Check that a load does not have too many requests, before any of them is sampled.
 
     Raises:
         PinnError: If there are more than ``MOST_REQUESTS`` requests.
@@ -88,12 +88,12 @@ def read_stages(
 
     Args:
         stages: Pairs (requests per second, seconds) of the file.
-        where: Name of the file, for messages.
+        where: Name of the file, for error messages.
         mean_rate_per_s: Mean rate of all stages, to which their rates are scaled at unchanged
             durations. None for the file's own rates.
 
     Raises:
-        PinnError: If a stage sends no request; the message has the stage's number, from 0.
+        PinnError: If a stage sends no request; the message includes the stage's number, from 0.
     """
     found = _stages(stages, where)
     if mean_rate_per_s is None:
@@ -126,7 +126,8 @@ def draw_gaps(
         rate_per_s: Mean rate in requests per second.
         count: Number of gaps.
         rng: Random number generator.
-        cv: Standard deviation over mean of the gaps, for ``gamma`` and ``weibull``.
+        cv: Coefficient of variation (standard deviation / mean) of the gaps, for ``gamma`` and
+            ``weibull``.
 
     Raises:
         PinnError: If the process is unknown, or rate, cv or count out of range.
@@ -186,7 +187,7 @@ POISSON = Gaps()
 def stage_arrivals(
     stages: Sequence[Stage], gaps: Gaps, rng: np.random.Generator
 ) -> tuple[Float[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return each request's offset in seconds from its stage's opening, and its stage number."""
+    """Return each request's offset in seconds from the start of its stage, and its stage number."""
     if not stages:
         raise PinnError("the load has no stages, expected at least one")
     check_requests(sum(stage.requests for stage in stages))
@@ -200,7 +201,7 @@ def stage_arrivals(
 def stage_starts(
     least_s: Sequence[float], offset_s: Float[np.ndarray, " n"], stage: Int[np.ndarray, " n"]
 ) -> tuple[float, ...]:
-    """Return the opening times in seconds of stages that follow each other by the clock.
+    """Return the start times in seconds of stages that do not wait for earlier requests to end.
 
     A stage ends when its duration is over and its last request is sent. Since the number of
     requests is fixed, random gaps may extend a stage.
@@ -224,7 +225,7 @@ Draw = Callable[[Mapping[str, float], int, np.random.Generator], np.ndarray]
 
 
 def _pareto_lognormal(p: Mapping[str, float], count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw from a Pareto distribution with probability ``mix_weight``, else from a lognormal."""
+    """Sample from a Pareto distribution with probability ``mix_weight``, else from a lognormal."""
     tail = p["xm"] * (1 + rng.pareto(p["alpha"], count))
     body = rng.lognormal(p["mu"], p["sigma"], count)
     return np.where(rng.random(count) < p["mix_weight"], tail, body)
@@ -245,7 +246,7 @@ DISTRIBUTIONS: dict[str, tuple[tuple[str, ...], Draw]] = {
 def draw_lengths(
     distribution: str, parameters: Mapping[str, float], count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, " count"]:
-    """Return random whole lengths, at least 1, clipped to the parameters ``min`` and ``max``.
+    """Return random integer lengths, at least 1, clipped to the parameters ``min`` and ``max``.
 
     Raises:
         PinnError: If the distribution is unknown or lacks a parameter.

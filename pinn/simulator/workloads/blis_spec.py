@@ -2,11 +2,11 @@
 
 A file has either ``clients`` with ``aggregate_rate`` and ``num_requests`` or ``horizon``
 (microseconds), or an ``inference_perf`` load of stages and shared prefixes. The models below list
-all keys. A client's prompt is its prefix, of 50 tokens if its group names no length, followed by
-random tokens of its input distribution. Keys that do not affect the load of one server are ignored:
-tenants, SLO classes and targets, names of models, streaming, the reasoning share of an output, and
-the network, which has no effect in BLIS either. Other keys are refused by name, and so are keys
-whose load cannot be simulated.
+all keys. A client's prompt is its prefix, of 50 tokens if its group specifies no length, followed
+by random tokens, whose number follows its input distribution. Keys that do not affect the load of
+one server are ignored: tenants, SLO classes and targets, names of models, streaming, the reasoning
+share of an output, and the network, which has no effect in BLIS either. Other keys are rejected by
+name, and so are keys whose load cannot be simulated.
 """
 
 import math
@@ -143,7 +143,7 @@ class BlisClient(Strict):
 
     @property
     def prefix_tokens(self) -> int:
-        """Number of tokens of the client's prefix: BLIS's default if its group names no length."""
+        """Number of tokens of the client's prefix: BLIS's default if its group has no length."""
         return (self.prefix_length or DEFAULT_PREFIX_TOKENS) if self.prefix_group else 0
 
     @property
@@ -237,7 +237,7 @@ def read_blis_spec(
 
     Args:
         values: Contents of the file.
-        path: Path of the file, for messages.
+        path: Path of the file, for error messages.
         seed: Seed that replaces the seed in the file; None keeps the file's seed.
         rate_per_s: Mean rate in requests/s that replaces the file's rate; None keeps the file's
             rate.
@@ -347,11 +347,11 @@ def _clients(spec: _Spec, path: Path, faster: float, rng: np.random.Generator) -
 def _stage_clients(
     load: _InferencePerf, path: Path, rate_per_s: float | None, rng: np.random.Generator
 ) -> list[Requests]:
-    """Return the requests of an inference-perf load, with a client per system prompt and user.
+    """Return the requests of an inference-perf load, with one client per system prompt and user.
 
     As in BLIS, each of several stages is a Poisson process. In a single stage, all clients send
     equal numbers of requests, and the gaps of each client are stretched to end with the stage, so
-    that the last requests of all clients arrive at once.
+    that the last requests of all clients arrive simultaneously.
     """
     shared = load.shared_prefix
     users, tokens = shared.num_users_per_system_prompt, shared.system_prompt_len

@@ -1,7 +1,7 @@
-"""Conversations, whose requests wait for the previous answer and repeat the whole history.
+"""Conversations, whose requests wait for the previous response and repeat the whole history.
 
-A turn's prompt is the history of prompts and answers plus new tokens: the user's text, or the
-result of a tool that the previous answer called. The prefix cache therefore has all tokens
+A turn's prompt is the history of prompts and responses plus new tokens: the user's text, or the
+result of a tool that the previous response called. The prefix cache therefore contains all tokens
 except the new ones, unless some were evicted.
 """
 
@@ -25,16 +25,16 @@ class ConversationShape:
 
     Attributes:
         turns: Number of prompts that a user types in each conversation.
-        first_tokens: Tokens of the first prompt, without the system prompt.
+        first_tokens: Tokens of the first prompt, excluding the system prompt.
         turn_tokens: New tokens of each later prompt.
-        output_tokens: Tokens of each answer.
+        output_tokens: Tokens of each response.
         system_tokens: Tokens of the system prompt, which conversations of a group share.
-        groups: Number of different system prompts; conversations use them in turn.
-        think_s: Mean pause in seconds between a turn's last answer and the next prompt;
-            exponential.
+        groups: Number of different system prompts; conversations use them round-robin.
+        think_s: Mean pause in seconds between a turn's last response and the next prompt,
+            exponentially distributed.
         tool_calls: Number of tool calls in each turn, each of which adds a request.
         tool_tokens: Tokens that a tool's result adds.
-        tool_delay_s: Mean run time of a tool in seconds; exponential.
+        tool_delay_s: Mean run time of a tool in seconds, exponentially distributed.
     """
 
     turns: int
@@ -66,7 +66,7 @@ class ConversationShape:
         return self.turns * (1 + self.tool_calls)
 
     def conversations(self, requests: int) -> int:
-        """Return the number of whole conversations in a number of requests.
+        """Return the number of complete conversations in a number of requests.
 
         Raises:
             PinnError: If the requests make up less than one conversation, or one conversation has
@@ -92,7 +92,7 @@ def converse(
 
     Args:
         shape: Number of turns, lengths and pauses of each conversation.
-        offset_s: Time in seconds from the opening of the stage to the start of each conversation.
+        offset_s: Time in seconds from the start of the stage to the start of each conversation.
         stage: Load stage of each conversation.
         draw: Function that draws random lengths, given their mean and their number.
         rng: Random number generator of the pauses.

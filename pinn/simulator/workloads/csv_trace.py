@@ -8,7 +8,7 @@
 | prefix_group, prefix_tokens (or prefix_length) | prompts of a group share their first tokens |
 | prompt_id | equal ids are equal prompts |
 | session_id, round_index | a later round repeats the prompt and output of the previous round |
-| think_time_s | seconds from the previous answer to this round; replaces its arrival |
+| think_time_s | seconds from the previous response to this round; replaces its arrival |
 | timeout_s, or deadline_us (a time like arrival) | when the client disconnects; empty or 0: never |
 | transferred_tokens | first prompt tokens whose keys and values come over the network |
 
@@ -17,7 +17,7 @@ accepted. Azure's traces of 2023 and 2024 (github.com/Azure/AzurePublicDataset) 
 ``TIMESTAMP,ContextTokens,GeneratedTokens``. BurstGPT's traces (github.com/HPMLL/BurstGPT) have
 ``Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type``;
 their times are seconds, and failed requests have a response of 0 tokens. If a file has other column
-names, rows that are no requests are refused and counted. In all other files they are errors.
+names, rows that are not requests are rejected and counted. In all other files they are errors.
 """
 
 import math
@@ -87,7 +87,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
         most: Maximum number of requests to read; None for all.
 
     Raises:
-        PinnError: If the file cannot be read, lacks a column or has a value that is no number.
+        PinnError: If the file cannot be read, lacks a column or has a value that is not a number.
     """
     columns = _Columns(path, most)
     reading = columns.adopt()
@@ -123,9 +123,9 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
 def _arrivals(
     columns: "_Columns", arrival: np.ndarray, later: np.ndarray, clock: str
 ) -> Float[np.ndarray, " n"]:
-    """Return each request's sending time in seconds, by which requests are sorted.
+    """Return each request's sending time in seconds, which determines their order.
 
-    A round that waits for the previous answer gets the sending time of the previous round.
+    A round that waits for the previous response gets the sending time of the previous round.
     """
     missing = f"{clock} is missing, expected the arrival time of a request"
     columns.refuse(np.isnan(arrival) & (later < 0), lambda _: missing)
@@ -164,7 +164,7 @@ class _Columns:
         return len(self._lines)
 
     def adopt(self) -> Reading | None:
-        """Rename the columns of other formats, drop rows that are no requests, and count rows.
+        """Rename the columns of other formats, drop rows that are not requests, and count rows.
 
         Return None if the file already has the column names of the simple format.
         """
@@ -292,7 +292,7 @@ def _plain(name: str) -> str:
 
 
 def _own_names(path: Path, names: Sequence[str]) -> list[str]:
-    """Convert column names to this project's spelling: ``prompt_tokens`` for ``Prompt Tokens``."""
+    """Convert column names to pinn's spelling: ``prompt_tokens`` for ``Prompt Tokens``."""
     found = [
         plain if (plain := _plain(name)) in _READ and plain not in names else name for name in names
     ]
@@ -322,7 +322,7 @@ def _scaled(cell: str, unit: float) -> str:
 
 
 def _moment_s(cell: str) -> str:
-    """Return the seconds since 1970 of a date with time, as text; empty for any other text."""
+    """Return the Unix time in seconds of a date with time, as a string; else an empty string."""
     found = _MOMENT.match(cell)
     if found is None:
         return ""

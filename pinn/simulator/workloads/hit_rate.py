@@ -18,10 +18,10 @@ _HALVINGS = 40
 def with_hit_rate(workload: Workload, hit_rate: float) -> Workload:
     """Return a load whose prompts repeat prefixes of earlier prompts, at a given hit rate.
 
-    Requests use up to 16 different prefixes in turn; in a closed loop, at most one per client.
-    Each request repeats an equal share of its prompt, so that repeated tokens are ``hit_rate`` of
-    all prompt tokens. The simulated hit rate is lower if the cache evicts prefixes, or matches
-    whole blocks only.
+    Requests cycle through up to 16 different prefixes; in a closed loop, at most one per client.
+    Each request repeats an equal share of its prompt, so that repeated tokens make up the share
+    ``hit_rate`` of all prompt tokens. The simulated hit rate is lower if the cache evicts prefixes,
+    or matches whole blocks only.
 
     Raises:
         PinnError: If the load already defines which tokens its prompts share, or if the hit rate is

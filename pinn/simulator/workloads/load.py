@@ -1,4 +1,4 @@
-"""Requested load: a file in any known format, or flags.
+"""Requested load, described by a file in any known format or by flags.
 
 Random lengths from flags follow vLLM's random data set (``vllm 0.15.1
 vllm/benchmarks/datasets.py: RandomDataset.get_sampling_params``): uniform whole numbers from
@@ -59,10 +59,10 @@ def load_workload(
 
     Args:
         path: CSV, YAML or JSON file.
-        seed: Seed of random numbers, which replaces the file's seed; None for the file's seed, or
-            0.
+        seed: Random seed that replaces the file's seed; None for the file's seed, or 0 if it has
+            none.
         rate_per_s: Mean rate in requests per second that replaces the file's rate. A random load
-            keeps its duration, with more or fewer requests. A recorded load is sent slower, or
+            keeps its duration, with more or fewer requests. A recorded load is sent more slowly, or
             faster and repeatedly for its own duration. Conversations without times begin at random.
         most: Maximum number of requests, from the start of the file; None for all.
 
@@ -100,7 +100,7 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
 
 
 def file_seed(path: Path) -> int:
-    """Return the seed that the load of a file is drawn with unless another is given."""
+    """Return the seed with which the load of a file is generated unless another seed is given."""
     from pinn.simulator.workloads import yaml_spec
 
     if path.suffix in (".csv", ".jsonl") or _is_list(path):
@@ -133,7 +133,7 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return the CSV file of a TraceV2 header: of equal name, or the folder's only one."""
+    """Return a TraceV2 header's CSV file: the one of the same name, or the folder's only one."""
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")
@@ -274,9 +274,9 @@ class LoadFlags:
         """Return the requests of the load.
 
         Args:
-            rate_per_s: Mean rate of a Poisson process; None or infinite to send all requests at
-                once, with at most ``concurrency`` in flight.
-            seed: Seed of random numbers.
+            rate_per_s: Mean rate of a Poisson process; None or infinite to send all requests at the
+                start, with at most ``concurrency`` in flight.
+            seed: Random seed.
             media_tokens: Number of tokens of each prompt's images or audio.
 
         Raises:
@@ -423,12 +423,12 @@ class LoadFlags:
 
 @dataclass(frozen=True)
 class Load:
-    """Load that is given by a file or by flags.
+    """Load described by a file or by flags.
 
     Attributes:
         path: Path of the file; None for flags.
         flags: Flags of the load, in place of a file; some also apply to a file.
-        seed: Seed of random numbers; None for the file's own seed, or 0.
+        seed: Random seed; None for the file's own seed, or 0 if it has none.
         media: Images or audio clips of each prompt; None if prompts have no media.
     """
 
@@ -461,14 +461,14 @@ class Load:
 
     @property
     def used_seed(self) -> int:
-        """Seed with which the load is drawn: the given one, else the file's own, else 0."""
+        """Seed with which the load is generated: the given one, else the file's, else 0."""
         if self.seed is None and self.path is not None:
             return file_seed(self.path)
         return self.seed or 0
 
     @property
     def title(self) -> str:
-        """Path of the file, or the flags as text."""
+        """Path of the file, or the flags as a string."""
         return self.flags.titled(self.media_tokens) if self.path is None else str(self.path)
 
     @property
@@ -504,7 +504,7 @@ def asked_load(
     Args:
         path: Path of a file; None for flags.
         flags: Flags of the load and other flags.
-        seed: Seed of random numbers.
+        seed: Random seed.
         model: Name or path of the model, which determines the tokens of images and audio.
         closed: Whether a closed loop is allowed, so that errors suggest it.
 
@@ -529,7 +529,7 @@ def _media(flags: LoadFlags, model: str | Path | None) -> RequestMedia | None:
     """Return the images or audio clips of each prompt; None if prompts have no media.
 
     Raises:
-        PinnError: If no model is named, or its image or audio tokens are unknown.
+        PinnError: If no model is given, or its image or audio tokens are unknown.
     """
     kind = asked_kind(flags)
     if not kind:

@@ -2,8 +2,8 @@
 
 Mooncake's traces (github.com/kvcache-ai/Mooncake, ``FAST25-release``, also read by ``sglang 0.5.23
 sglang/benchmark/datasets/mooncake.py``) have one line per request with ``timestamp`` in
-milliseconds, ``input_length``, ``output_length`` and ``hash_ids``. There is one hash for each 512
-tokens of the prompt. Two hashes are equal if all tokens up to the end of their blocks are equal.
+milliseconds, ``input_length``, ``output_length`` and ``hash_ids``. There is one hash per 512 tokens
+of the prompt. Two hashes are equal if all tokens up to the end of their blocks are equal.
 
 Conversations like ShareGPT's (``vllm 0.33.0 vllm/benchmarks/datasets``) are a JSON list, or one
 line each. An entry has ``conversations`` with ``from`` and ``value``, or ``messages`` with ``role``
@@ -72,7 +72,7 @@ def json_entries(path: Path) -> Iterator[Json]:
     """Yield the entries of a JSON list, or of lines of JSON, without reading the whole file.
 
     Raises:
-        PinnError: If the file cannot be read, or is no JSON.
+        PinnError: If the file cannot be read, or is not JSON.
     """
     decoder, text, at, number = json.JSONDecoder(), "", 0, 0
     try:
@@ -154,7 +154,7 @@ def _chain(first: Json, entries: Iterator[Json]) -> Iterator[Any]:
 
 
 def _mooncake_fault(entry: Any) -> str | None:
-    """Return the reason why an entry of a Mooncake trace is no request; None if it is one."""
+    """Return the reason why an entry of a Mooncake trace is not a request; None if it is one."""
     if not isinstance(entry, Mapping):
         return "no mapping"
     if not is_finite(entry.get("timestamp")) or entry["timestamp"] < 0:
@@ -194,7 +194,7 @@ def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarr
 def _read_conversations(
     path: Path, first: dict[str, Any], entries: Iterator[Json], most: int | None
 ) -> Workload:
-    """Read conversations without times; each turn waits for the previous answer."""
+    """Read conversations without times; each turn waits for the previous response."""
     turns: list[tuple[int, int, int]] = []  # prompt tokens, output tokens, tokens of the history
     refused: Counter[str] = Counter()
     read = 0
@@ -222,10 +222,10 @@ def _read_conversations(
 
 
 def _turns_of(entry: Any) -> list[tuple[int, int, int]] | str:
-    """Return (prompt, output, history) tokens of each answer of a conversation.
+    """Return the (prompt, output, history) tokens of each response in a conversation.
 
-    The history is the previous prompt and answer, which the prompt repeats. Return the reason as
-    text if there is no answer.
+    The history is the previous prompt and response, which the prompt repeats. Return the reason as
+    a string if there is no response.
     """
     messages = next((entry[k] for k in _LISTS if k in entry), None) if _is_map(entry) else None
     if not isinstance(messages, list) or not all(_is_map(each) for each in messages):
@@ -247,7 +247,7 @@ def _is_map(value: object) -> bool:
 
 
 def _tokens(text: object) -> int:
-    """Estimate the number of tokens of a message from its text; images and other parts count 0."""
+    """Estimate the number of tokens of a message from its text; other parts count as 0."""
     if isinstance(text, list):
         return sum(_tokens(part.get("text")) for part in text if isinstance(part, Mapping))
     return -(-len(text.encode(errors="replace")) // _TOKEN_BYTES) if isinstance(text, str) else 0

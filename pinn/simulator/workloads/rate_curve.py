@@ -1,4 +1,4 @@
-"""A curve of request rates over time as CSV, such as a day of a service's metrics."""
+"""Curve of request rates over time in a CSV file, such as one day of a service's metrics."""
 
 import math
 from itertools import pairwise
@@ -19,8 +19,8 @@ def read_rate_curve(path: Path) -> list[tuple[float, float]]:
     before it.
 
     Raises:
-        PinnError: If a column is missing, a value is no number, there are fewer than two rows, or
-            times do not rise.
+        PinnError: If a column is missing, a value is not a number, there are fewer than two rows,
+            or times do not increase.
     """
     if not path.is_file():
         raise PinnError(

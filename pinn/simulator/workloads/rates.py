@@ -14,7 +14,7 @@ from pinn.simulator.workloads.workload import COLUMNS, Workload
 def mean_rate_per_s(workload: Workload) -> float:
     """Return the mean requests per second, from the first to the last request.
 
-    Pauses between stages that wait for each other are excluded. All turns of conversations count,
+    Pauses between stages that wait for one another are excluded. All turns of conversations count,
     over the time between the starts of the first and the last conversation.
 
     Raises:
@@ -68,7 +68,8 @@ def at_rate(workload: Workload, rate_per_s: float) -> Workload:
 def begun_at_random(workload: Workload, rate_per_s: float, seed: int) -> Workload:
     """Add random start times (a Poisson process) to a load without times, at a mean request rate.
 
-    Only single requests and first turns get a time; later turns wait for the previous answer.
+    Only single requests and first turns are given a time; later turns wait for the previous
+    response.
     """
     starts, offset_s = workload.starts, workload.offset_s.copy()
     count = int(starts.sum())
@@ -150,7 +151,7 @@ def _clock_s(workload: Workload) -> Float[np.ndarray, " n"]:
 def _shared_among(
     donor: np.ndarray, shared: np.ndarray, kept: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each request's donor among kept requests, and how many first tokens they share.
+    """Return each request's donor among kept requests, and how many leading tokens they share.
 
     A request's donor is an earlier request with the same first tokens. A dropped donor is replaced
     by the kept request that shares the most of its first tokens.

@@ -66,8 +66,8 @@ class Reading:
 
     Attributes:
         rows: Number of rows read.
-        refused: Number of refused rows, by reason.
-        notes: Sentences on data that the file lacks, with the assumption made instead.
+        refused: Number of rejected rows, by reason.
+        notes: Sentences about data missing from the file, and the assumption made instead.
     """
 
     rows: int
@@ -101,31 +101,32 @@ class Workload:
         prompt_tokens: Prompt length of each request, at least 1.
         output_tokens: Tokens that each request generates; 0 for a request that ends with its
             prompt, see ``generated_tokens``.
-        offset_s: Time in seconds from the opening of the stage until the request is sent,
-            non-decreasing inside a stage. For a request that follows another, the pause after that
+        offset_s: Time in seconds from the start of the stage until the request is sent,
+            non-decreasing within a stage. For a request that follows another, the pause after that
             other's end.
         stage: Load stage of each request, from 0, non-decreasing.
         shares_with: Index of an earlier request, the donor, whose first tokens the request repeats;
             -1 for none. The donor's tokens are its prompt followed by its output.
-        shared_tokens: Number of first tokens that the request shares with its donor.
-        transferred_tokens: First prompt tokens whose keys and values arrive over the network, as
+        shared_tokens: Number of leading tokens that the request shares with its donor.
+        transferred_tokens: Leading prompt tokens whose keys and values arrive over the network, as
             behind a prefill server; 0 for a request that is prefilled here.
         timeout_s: Time in seconds after which the client disconnects; infinity for a client that
             waits.
         follows: Index of an earlier request of the stage whose end the request waits for, such as
             the previous turn of a conversation; -1 for none. At most one request follows another.
-        concurrency: Maximum number of requests, or of conversations with their pauses, in flight at
-            once; a closed loop if every offset is 0. None for an open loop.
-        stages_wait: Whether a stage opens only when every request of the previous one has ended.
-        stage_gap_s: Time in seconds between the end of a stage and the opening of the next, if
-            stages wait.
-        stage_starts_s: Time at which each stage opens, if stages do not wait.
+        concurrency: Maximum number of requests, or of conversations with their pauses, in flight
+            simultaneously; a closed loop if every offset is 0. None for an open loop.
+        stages_wait: Whether a stage starts only when every request of the previous one has ended.
+        stage_gap_s: Time in seconds between the end of a stage and the start of the next, if stages
+            wait.
+        stage_starts_s: Start time of each stage in seconds, if stages do not wait.
         warmup_requests: Number of requests sent before the measurement begins.
         warmup_s: Earliest time at which the measurement begins, in seconds.
         hit_rate: Requested prefix cache hit rate, as a share of prompt tokens; None if not
             requested.
-        reading: Counts of rows that were read from a file and refused; None if all rows are sent.
-        timed: Whether the source has times; if not, all requests or conversations begin at once.
+        reading: Counts of rows that were read from a file and rejected; None if all rows are sent.
+        timed: Whether the source has times; if not, all requests or conversations begin at the same
+            time.
     """
 
     name: str
@@ -268,7 +269,7 @@ class Workload:
             )
 
     def _check_starts(self) -> None:
-        """Check that due times never fall in the order in which requests are sent."""
+        """Check that due times never decrease in the order in which requests are sent."""
         if self.stages_wait:
             return
         if (given := len(self.stage_starts_s)) != self.stages:
@@ -334,16 +335,16 @@ def open_loop(
     seed: int = 0,
     name: str = "open loop",
 ) -> Workload:
-    """Return a load of unique prompts at given rates, whatever the server's latency (open loop).
+    """Return a load of unique prompts at given rates, independent of latency (open loop).
 
     Args:
-        stages: Load stages, one after the other by the clock.
+        stages: Load stages in order; a stage does not wait for earlier requests to end.
         prompt_tokens: Nominal prompt length in tokens.
         output_tokens: Nominal output length in tokens; may be 0.
         gaps: Distribution of the gaps between arrivals.
         length_range: Minimum and maximum multiple of the nominal lengths, uniform in between.
         timeout_s: Time in seconds after which a client disconnects.
-        seed: Seed of random numbers.
+        seed: Random seed.
         name: Name of the workload in output.
     """
     rng = arrivals.random_draws(seed)
@@ -398,7 +399,7 @@ class PromptGroups:
         groups: Number of groups.
         prompts_per_group: Number of prompts in each group.
         shared_tokens: Tokens of a group's shared prefix.
-        question_tokens: Further tokens of each prompt, which are its own.
+        question_tokens: Tokens of each prompt after the prefix, unique to the prompt.
         length_range: Minimum and maximum multiple of the nominal length, uniform in between.
             Tokenizing the text again yields 2 to 5 % more tokens than the nominal length.
     """
@@ -449,9 +450,9 @@ def shared_prefix(
         output_tokens: Number of tokens that each request generates.
         gaps: Distribution of the gaps between arrivals.
         timeout_s: Time in seconds after which a client disconnects.
-        stage_gap_s: Time in seconds between the end of a stage and the opening of the next; None if
-            stages open by the clock.
-        seed: Seed of random numbers.
+        stage_gap_s: Time in seconds between the end of a stage and the start of the next; None if
+            stages do not wait for earlier requests to end.
+        seed: Random seed.
         name: Name of the workload in output.
     """
     rng = arrivals.random_draws(seed)

@@ -1,4 +1,4 @@
-"""Loads in YAML: this project's own format, and the format of inference-perf."""
+"""Loads in YAML: pinn's own format, and the format of inference-perf."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +41,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML or JSON file that contains a mapping.
 
     Raises:
-        PinnError: If the file cannot be read, is malformed or is no mapping.
+        PinnError: If the file cannot be read, is malformed or is not a mapping.
     """
     values = read_yaml(path)
     if not isinstance(values, dict):
@@ -58,8 +58,8 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
     """Validate values against a pydantic model.
 
     Raises:
-        PinnError: If a value is invalid; the message names the place of the first invalid value,
-            the expected value and a remedy.
+        PinnError: If a value is invalid; the message includes the position of the first invalid
+            value, the expected value and a remedy.
     """
     try:
         return model.model_validate(values)
@@ -140,11 +140,11 @@ class _Sent(TypedDict):
 def read_plain_spec(
     values: Mapping[str, Json], path: Path, seed: int | None = None, rate_per_s: float | None = None
 ) -> workload.Workload:
-    """Return the load of a file in the project's own format.
+    """Return the load described by a file in pinn's own format.
 
     Args:
         values: Contents of the file.
-        path: Path of the file, for messages.
+        path: Path of the file, for error messages.
         seed: Seed that replaces the seed in the file; None keeps the file's seed.
         rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps the
             stages' rate.
@@ -319,15 +319,15 @@ def read_inference_perf(
 
     Args:
         values: Contents of the file.
-        path: Path of the file, for messages.
-        seed: Seed of random numbers.
+        path: Path of the file, for error messages.
+        seed: Random seed.
         prompt_range: Minimum and maximum ratio of true to nominal prompt lengths, see
             ``shared_prefix``.
         rate_per_s: Mean rate in requests per second that replaces the stages' rate; None keeps the
             stages' rate.
 
     Raises:
-        PinnError: If a key is invalid, or the load needs texts that the file does not contain.
+        PinnError: If a key is invalid, or the load needs text that the file does not contain.
     """
     config = check(_Config, values, path, _REMEDY)
     load, data = config.load, config.data
