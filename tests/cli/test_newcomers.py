@@ -40,7 +40,7 @@ def test_prefills_of_two_thousand():
 @pytest.mark.parametrize(
     ("name", "value", "rule"),
     [
-        ("memory_bandwidth_bytes_per_s", 3350, "in SI units (3.35 TB/s are 3.35e12), got 3350"),
+        ("memory_bandwidth_bytes_per_s", 3350, "in SI units (3.35 TB/s are 3.35e12), got 3,350"),
         ("memory_bytes", 80, "in SI units (80 GB are 8e10), got 80"),
         ("link_bandwidth_bytes_per_s", 450, "in SI units (450 GB/s are 4.5e11), got 450"),
         ("pcie_bandwidth_bytes_per_s", 64, "in SI units (64 GB/s are 6.4e10), got 64"),
