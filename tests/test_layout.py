@@ -24,7 +24,7 @@ def nodes(path):
 def is_command(function):
     """Whether its arguments are the options of a command."""
     called = [ast.unparse(d.func) for d in function.decorator_list if isinstance(d, ast.Call)]
-    return any(name.endswith(".command") for name in called)
+    return any(name.endswith((".command", "engine_flags")) for name in called)
 
 
 def arguments(function):

@@ -52,7 +52,8 @@ REMEDIES = {
     "checkpoints": r"(has the checkpoint format \d, but this version of pinn reads \d: use .*, or "
     r"train a new checkpoint|"
     r"from this version \(in .*\): train a new checkpoint) with 'python train\.py'",
-    "coefficients": r"differ in .*: write the file again with 'pinn coefficients --json' or 'pinn",
+    "coefficients": r"differ from this version's features \(.*\): write the file again "
+    r"with 'pinn coefficients --json' or 'pinn calibrate'",
     "kernels": r"has the layout \d, expected \d: fit .* again with "
     r"'python scripts/fit_surrogates\.py'"
     r"|copy both files again",
@@ -105,5 +106,5 @@ def test_files_are_read_without_coefficients_that_are_0(tmp_path: Path) -> None:
     assert found == {name: value for name, value in values.items() if value}
     tree["alpha"]["queue_to_schedule.kv_usage"]["value"] = 1e-3
     path.write_text(json.dumps(tree))
-    with pytest.raises(PinnError, match=r"differ in queue_to_schedule\.kv_usage: write the file"):
+    with pytest.raises(PinnError, match=r"\(queue_to_schedule\.kv_usage\): write the file"):
         read_coefficient_set(path)

@@ -168,4 +168,5 @@ def test_a_fast_suite_scores_the_fits_on_disk_and_makes_none(suite, tmp_path, mo
 
 
 def test_what_the_suite_cannot_be_set_to_is_refused(refused):
-    assert "--set: " in refused("evaluate", "--set", "no.such.key=1")
+    line = refused("evaluate", "--set", "no.such.key=1")
+    assert "the settings of --set are invalid: Could not override 'no.such.key'" in line

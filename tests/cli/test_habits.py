@@ -151,7 +151,8 @@ def test_a_simulation_says_what_was_simulated(run, load, checkpoint_path, tmp_pa
 )
 def test_an_outputs_suffix_is_that_of_its_format(refused, load, tmp_path, option, name, known):
     line = refused("simulate", *LLAMA, "--workload", load, option, tmp_path / name)
-    assert f"{name}: unknown format: give a name that ends in {known}" in line
+    fault = f"{option} {tmp_path / name} has an unknown format"
+    assert f"{fault}: give a name that ends in {known}" in line
     assert list(tmp_path.iterdir()) == [load]
 
 

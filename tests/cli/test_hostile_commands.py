@@ -1,6 +1,7 @@
 """Commands refuse names, paths and loads that are not what they should be."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -75,7 +76,8 @@ def test_an_output_never_overwrites_an_input(refused, file, given):
 
 @pytest.mark.parametrize("folder", [".", "", "/"])
 def test_a_folder_is_no_file_to_write(refused, folder):
-    assert "is a folder: give a file" in refused("gpus", "--json", folder)
+    line = refused("gpus", "--json", folder)
+    assert f"--json {Path(folder)} is a folder, expected a file: give a file name" in line
 
 
 def test_two_outputs_have_two_names(refused, tmp_path, file):

@@ -68,7 +68,7 @@ def test_a_run_of_an_overloaded_server_is_excluded(run, coefficients, benchmarks
     assert "fitted to 4 metrics of 2 runs" in found.stdout
     alone = run(*words, last)
     assert alone.exit_code == 1
-    assert "c32.json: 576 of 640 requests failed), so nothing is left to fit" in alone.output
+    assert "c32.json: 576 of 640 requests failed), so no run is left to fit: " in alone.output
 
 
 def test_a_large_error_needs_to_be_accepted(run, coefficients, benchmarks, tmp_path):

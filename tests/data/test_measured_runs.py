@@ -88,7 +88,7 @@ def test_what_is_no_report_is_refused(tmp_path):
         read_load_report(tmp_path, "H100")
     folder = write_report(tmp_path / "run")
     (folder / "results" / "stage_0_lifecycle_metrics.json").write_text("{}")
-    with pytest.raises(PinnError, match="successes: it is missing"):
+    with pytest.raises(PinnError, match="successes: this key is missing"):
         read_load_report(folder, "H100")
 
 

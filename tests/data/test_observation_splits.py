@@ -46,7 +46,7 @@ def test_one_generation_of_gpus_teaches_the_next(rows):
     gpu = rows.set_index("row_id")["gpu"]
     assert set(gpu[list(split.train_ids)]) == {"h100_sxm", "h200_sxm"}
     assert len(split.train_ids) + len(split.test_ids) == len(rows)
-    with pytest.raises(PinnError, match="0 to test"):
+    with pytest.raises(PinnError, match="and 0 of test data, expected at least one of each"):
         splits.hopper_to_blackwell(rows[rows["gpu"] == "h100_sxm"])
 
 

@@ -72,7 +72,9 @@ def test_experiments_without_what_is_needed_are_refused(folder, h100_kernels):
     path = folder / "predictions.csv"
     predictions = pd.read_csv(path)
     predictions[predictions["method"] != "network"].to_csv(path, index=False)
-    with pytest.raises(PinnError, match="no predictions of the method 'network'"):
+    with pytest.raises(
+        PinnError, match=r"method 'network' has no predictions .*: run the experiment"
+    ):
         held_out_errors(folder, observations(), lambda _: h100_kernels)
     path.unlink()
     with pytest.raises(PinnError, match=r"has no predictions: run the experiment"):

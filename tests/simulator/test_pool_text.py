@@ -127,7 +127,7 @@ def test_pools_of_other_engines_of_two_gpus_and_with_drafts(tmp_path, options, p
 
 
 def test_pools_of_two_engines_are_refused_by_name(run):
-    with pytest.raises(PinnError, match="have the --engine sglang, the decode workers vllm"):
+    with pytest.raises(PinnError, match="have the --engine sglang, but the decode workers vllm"):
         run("--prefill", "1x engine=sglang", "--decode", "1x")
 
 

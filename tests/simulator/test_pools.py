@@ -231,9 +231,9 @@ def test_prompts_do_not_lengthen_the_gaps_between_tokens():
 
 def test_pools_that_do_not_fit_together_are_refused():
     workload = load([8], [2])
-    with pytest.raises(PinnError, match="--block-size 4, the decode workers 8"):
+    with pytest.raises(PinnError, match="--block-size 4, but the decode workers 8"):
         simulate_pools(by_hand(), by_hand(block_size=8), workload)
-    with pytest.raises(PinnError, match="format of the KV cache bf16, the decode workers fp8"):
+    with pytest.raises(PinnError, match="format of the KV cache bf16, but the decode workers fp8"):
         simulate_pools(by_hand(), by_hand(kv_cache_dtype="fp8"), workload)
     with pytest.raises(PinnError, match="transferred_tokens"):
         simulate_pools(by_hand(), by_hand(), load([8], [2], transferred_tokens=[8]))

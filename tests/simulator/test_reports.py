@@ -207,7 +207,7 @@ def test_coefficients_come_from_a_file(coefficients, tmp_path):
         latency_from_json(deployment(), tmp_path / "bad.json")
     values["beta"]["layer"] = values["beta"].pop("strange") | {"value": -1}
     (tmp_path / "bad.json").write_text(json.dumps(values))
-    with pytest.raises(PinnError, match=r"beta\.layer must be finite and not negative, got -1"):
+    with pytest.raises(PinnError, match=r"beta\.layer must be .* number of 0 or more, got -1"):
         latency_from_json(deployment(), tmp_path / "bad.json")
 
 

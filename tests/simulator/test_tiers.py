@@ -303,7 +303,7 @@ def test_a_launch_line_names_the_tier():
         ({"kv_transfer_config": '{"kv_connector": "NixlConnector"}'}, "0.33.0", "NixlConnector"),
         (tier(4, eviction_policy="arc"), "0.15.1", "stops at the first store"),
         (tier(4, eviction_policy="mru"), "0.33.0", "use one of lru, arc"),
-        (tier(4, block_size=6), "0.33.0", "not a multiple"),
+        (tier(4, block_size=6), "0.33.0", "multiple of .* 4 tokens, got 6"),
         (tier(4, sync_load_budget_bytes=5), "0.33.0", "sync_load_budget_bytes"),
         (
             {"kv_offloading_size": 1.0, "kv_offloading_backend": "lmcache"},

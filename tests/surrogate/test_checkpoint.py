@@ -55,7 +55,7 @@ def assert_refused(path, *words):
 
 
 def test_a_missing_file_is_refused(tmp_path):
-    assert_refused(tmp_path / "none.safetensors", "train one")
+    assert_refused(tmp_path / "none.safetensors", "train a checkpoint with 'python train.py'")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
@@ -102,7 +102,7 @@ def test_a_missing_array_is_refused(saved):
         save_file(
             {name: torch.from_numpy(file.get_tensor(name)) for name in names}, saved, metadata
         )
-    assert_refused(saved, "weights: beta_base is missing")
+    assert_refused(saved, "weights of this version's network (beta_base is missing)")
 
 
 def test_no_pickled_code_is_loaded(tmp_path):

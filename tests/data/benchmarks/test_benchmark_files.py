@@ -145,7 +145,7 @@ def test_the_protocol_tells_the_engine_where_it_is_its_own(backend, engine, clos
     assert benchmark_target([run], gpu="H100").serving.engine == engine
     (tmp_path / "f.json").write_text(json.dumps(vllm_bench(closed) | {"backend": "lmdeploy"}))
     with pytest.raises(
-        PinnError, match="the server was lmdeploy, whose scheduler is not simulated"
+        PinnError, match="the engine was lmdeploy, whose scheduler is not simulated"
     ):
         read_benchmarks([tmp_path / "f.json"])
 
@@ -257,7 +257,7 @@ def test_clients_of_inference_perf_abort_requests_after_their_timeout(closed, tm
 
 
 def test_what_a_file_says_otherwise_is_refused(closed, tmp_path):
-    with pytest.raises(PinnError, match="states 16, but --concurrency is 8: remove --concurrency"):
+    with pytest.raises(PinnError, match="--concurrency is 8, but the file states 16: remove --c"):
         read_benchmarks(write(closed, "vllm bench", tmp_path), GivenLoad(concurrency=8))
 
 

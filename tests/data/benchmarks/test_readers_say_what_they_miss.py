@@ -124,7 +124,7 @@ def test_a_folder_goes_on_after_a_file_that_lacks_a_flag(closed, tmp_path):
     runs, report = read_benchmarks([tmp_path], GivenLoad(concurrency=16))
     assert [run.load.concurrency for run in runs] == [16, 16]
     (reason,) = report.refused
-    assert "states 3, but --concurrency is 16: remove --concurrency" in reason
+    assert "--concurrency is 16, but the file states 3: remove --concurrency" in reason
 
 
 def test_what_tools_write_beside_their_results_is_passed_over(closed, tmp_path):
@@ -203,7 +203,7 @@ def test_several_tables_are_printed_into_one_log(closed, tmp_path):
     assert runs[1].load.requests == closed.load.requests + 2
     assert report.refused == {}
     path.write_text(first.replace("Benchmark duration", "Duration"))
-    with pytest.raises(PinnError, match=r"a table without Benchmark duration \(s\)"):
+    with pytest.raises(PinnError, match=r"the printed table lacks Benchmark duration \(s\)"):
         read_benchmarks([path])
 
 
@@ -248,7 +248,7 @@ def test_other_engines_of_the_latency_profile_are_refused(closed, tmp_path):
     path = tmp_path / "lpg.json"
     path.write_text(latency_profile(closed).replace('"vllm"', '"jetstream"'))
     with pytest.raises(
-        PinnError, match="the server was jetstream, whose scheduler is not simulated"
+        PinnError, match="the engine was jetstream, whose scheduler is not simulated"
     ):
         read_benchmarks([path], GivenLoad(concurrency=16))
 
