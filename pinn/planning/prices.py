@@ -147,18 +147,19 @@ def _from_file(path: Path) -> Iterator[tuple[str, Price]]:
     """Yield (GPU, price) from a CSV, YAML or JSON file."""
     entries = _csv_entries(path) if path.suffix.lower() == ".csv" else _tree_entries(path)
     for where, name, entry in entries:
-        numbers = [entry.per_hour, entry.purchase_price, entry.years]
-        is_fine = all(value is None or 0 < value < math.inf for value in numbers)
-        match numbers:
-            case [float(per_hour), None, None] if is_fine:
+        given = entry.model_dump(exclude_none=True)
+        is_fine = all(0 < value < math.inf for value in given.values())
+        match entry.per_hour, entry.purchase_price, entry.years:
+            case float(per_hour), None, None if is_fine:
                 yield name, Price(per_hour)
-            case [None, float(purchase), float(years)] if is_fine:
+            case None, float(purchase), float(years) if is_fine:
                 yield name, bought(purchase, years)
             case _:
-                fault = (
-                    "prices must be positive: give a price per hour, or a purchase price with years"
+                got = ", ".join(f"{key} {value:g}" for key, value in given.items()) or "none"
+                raise PinnError(
+                    f"{path}: {where}: expected a positive price per hour, or a positive purchase "
+                    f"price and years, got {got}: {_LAYOUT}"
                 )
-                raise PinnError(f"{path}: {where}: {fault}: {_LAYOUT}")
 
 
 def _tree_entries(path: Path) -> Iterator[tuple[str, str, _Entry]]:

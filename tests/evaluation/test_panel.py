@@ -185,7 +185,8 @@ def test_the_shipped_noise_is_of_the_groups_of_the_shipped_panel():
 
 def test_missing_predictions_and_other_groups_are_refused():
     broken = rows().assign(predicted_s=np.nan)
-    with pytest.raises(PinnError, match="some predictions of deployments: a are not finite"):
+    error = "some predictions of the group deployments: a are not finite: correct or remove"
+    with pytest.raises(PinnError, match=error):
         sum_up(broken)
     with pytest.raises(PinnError, match="no group in common"):
         compare_panels(panel(rows()), panel(rows(f"{HELD_OUT_RUNS}: b")), QUIET)

@@ -313,7 +313,7 @@ def test_routers_of_one_server_need_no_signals(script):
     [
         (("rate_fraction", "share"), "unknown keys"),
         (("rate_fraction: 1.0", "id: all"), "rate_fraction must be positive"),
-        (("process: poisson", "cv: 1.0"), "the arrival process .* is unknown"),
+        (("process: poisson", "cv: 1.0"), "unknown arrival process None"),
         (("type: constant", "type: normal"), "unknown distribution"),
         (("value: 500", "mean: 500"), "constant needs"),
         (("num_requests: 100", "seed: 1"), "horizon or num_requests"),

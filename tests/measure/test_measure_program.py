@@ -77,6 +77,24 @@ def test_steps_are_timed_and_counted(is_async, monkeypatch, tmp_path, capsys):
     assert "give another folder" in capsys.readouterr().err
 
 
+def test_the_end_of_the_time_is_no_failure(monkeypatch, tmp_path, capsys):
+    engine_stub.install(monkeypatch, seconds=0.02)
+    out = str(tmp_path / "steps")
+    assert command.main(["--model", "m", "--out", out, "--minutes", "0.05"]) == 0
+    said = capsys.readouterr()
+    assert "measure: the time of --minutes is over: " in said.out
+    assert not said.err
+
+
+def test_an_engine_that_fails_later_is_a_failure(monkeypatch, tmp_path, capsys):
+    engine_stub.install(monkeypatch, seconds=0.02)
+    steps = iter(range(40))
+    step = VllmEngine.step
+    monkeypatch.setattr(VllmEngine, "step", lambda engine: (next(steps), step(engine))[1])
+    assert command.main(["--model", "m", "--out", str(tmp_path / "steps")]) == 1
+    assert "earlier measurements are kept" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("stub", "words"),
     [
@@ -147,7 +165,7 @@ def test_a_port_that_is_taken_and_a_server_that_fails_are_said_in_a_line(tmp_pat
         with pytest.raises(MeasuringError, match=r"port \d+ of 127\.0\.0\.1 is taken"):
             serve_and_load("m", [], str(tmp_path), 1.0, print, taken.getsockname()[1])
     failing = (sys.executable, "-c", "raise SystemExit('no room for weights')")
-    with pytest.raises(MeasuringError, match="did not start: no room for weights"):
+    with pytest.raises(MeasuringError, match=r"did not start \(no room for weights\): see .*log"):
         serve_and_load("m", [], str(tmp_path), 1.0, print, program=failing)
 
 
@@ -157,5 +175,5 @@ def test_steps_are_measured_though_the_server_failed(monkeypatch, tmp_path, caps
     monkeypatch.setattr(session, "KNOWN", 1.0)
     monkeypatch.setattr(command, "own_order", lambda _: [])
     assert command.main(["--model", "m", "--out", str(tmp_path / "steps"), "--serve"]) == 0
-    assert "no serving was measured: the server did not start: no" in capsys.readouterr().out
+    assert "no serving was measured: the server did not start (no): see" in capsys.readouterr().out
     assert len(read_measured_steps(tmp_path / "steps"))

@@ -134,11 +134,11 @@ def test_what_was_measured_stays_when_the_disk_is_full(llama_8b_h100, tmp_path):
 def test_it_ends_at_its_time_and_when_asked(llama_8b_h100, tmp_path):
     limits = deployment_limits(llama_8b_h100)
     found = measured(tmp_path / "timed", llama_8b_h100, BETA, own_order(limits), seconds=3.0)
-    assert found.ended == "the time is over"
+    assert found.ended == "the time of --minutes is over"
     engine = SimulatedEngine(llama_8b_h100, BETA, limits)
     session = Session(engine, 60.0, lambda: engine.clock() > 1.0)
     asked = measure_all(session, own_order(limits), Table(str(tmp_path / "a"), {}), lambda _: None)
-    assert asked.ended == "asked to stop"
+    assert asked.ended == "the program was asked to stop"
     assert 1.0 < engine.clock() < 2.0
     assert asked.batches
 
@@ -205,5 +205,5 @@ def test_what_was_measured_stays_when_the_program_is_ended(tmp_path, number):
     header = (tmp_path / "steps" / "steps.csv").read_text().splitlines()[0]
     assert header.split(",") == list(COLUMNS)
     if number != signal.SIGKILL:
-        assert program.returncode in (0, 1), failed
+        assert program.returncode == 0, failed
         assert "asked to stop" in said or "all batches are measured" in said

@@ -143,7 +143,7 @@ def test_steps_under_other_limits_are_refused(steps, checkpoint_path, tmp_path):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("a,b\n1,2\n", "lacks num_prefill_requests"),
+        ("a,b\n1,2\n", "lacks the columns num_prefill_requests, .*it has only a, b"),
         ("run,{}\nx,1,8,0,0,0,5\ny,1,8,0,0,0,5\n", "steps of 2 runs"),
         ("dp_rank,{}\n0,1,8,0,0,0,5\n1,1,8,0,0,0,5\n", "data-parallel ranks"),
         ("batch,{}\n0,1,8,0,0,0,5\n", "batch with fewer than 3 usable steps"),
@@ -210,7 +210,7 @@ def test_flags_go_to_the_engine_and_come_back():
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--engine", "sglang"], "steps of .* cannot be measured"),
+        (["--engine", "sglang"], "steps of sglang cannot be measured, because its scheduler"),
         (["-dp", "2"], "several data-parallel ranks"),
         (["--gpu", "H101"], "H101"),
         (["--engine-version", "0.10.2"], "vLLM 0.10.2 cannot be measured, only 0.15 and later"),

@@ -48,7 +48,7 @@ def test_limits_are_read(text, sentences):
         ("itl<=10ms for 95 %", "many values per request"),
         ("ttft<=0s for 95 %", "must be above 0"),
         ("ttft<=1s for 195 %", "at most 100 %"),
-        ("ttft>1s for 95 %", "cannot read"),
+        ("ttft>1s for 95 %", "has the unreadable limit 'ttft>1s'"),
         ("ttft<=1s for 95 %; tpot<=1s for 90 %", "two shares"),
     ],
 )

@@ -258,7 +258,7 @@ def test_a_load_without_end_is_refused(folder):
     load = folder / "endless.yaml"
     load.write_text("{prompt_tokens: 9, output_tokens: 9, stages: [{rate: 2, duration: .inf}]}")
     error = planned(folder, "--workload", str(load), "--gpu", "H100", "--slo", SLO).exception
-    assert "lasts between 0 and 3.2e+08 s, got inf s" in str(error)
+    assert "duration of a load stage must be above 0 and at most 3.2e+08 s, got inf s" in str(error)
 
 
 def test_replicas_are_the_least_number_and_are_paid_for(folder):

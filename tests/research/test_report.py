@@ -188,7 +188,7 @@ def test_what_was_not_made_is_said(folder, tmp_path):
 
 
 def test_a_folder_without_results_is_refused(tmp_path):
-    with pytest.raises(PinnError, match=r"results\.csv does not exist: run 'pinn evaluate' first"):
+    with pytest.raises(PinnError, match=r"results\.csv do not exist: run 'pinn evaluate' first"):
         read_tables(tmp_path)
 
 

@@ -210,7 +210,7 @@ def test_conversations_are_left_out_whole():
     kept = thinned(whole, part.order < 90)
     sizes = np.bincount(kept.conversations)
     assert sizes.tolist() == [6] * 15
-    with pytest.raises(PinnError, match="without the turn before it"):
+    with pytest.raises(PinnError, match="is kept without the turn before: keep all earlier turns"):
         thinned(whole, np.arange(len(whole)) != 1)
 
 

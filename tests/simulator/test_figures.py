@@ -54,5 +54,5 @@ def test_clients_that_gave_up_are_counted_and_left_out():
 
 def test_unknown_figures_are_refused(run):
     for figure in ("speed_mean_s", "e2e_max_s"):
-        with pytest.raises(PinnError, match="unknown metric"):
+        with pytest.raises(PinnError, match=f"the metric '{figure}' is unknown: use"):
             figure_seconds(run, "all", figure)

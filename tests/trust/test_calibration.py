@@ -84,7 +84,7 @@ def test_intervals_of_another_version_are_refused(written, break_it):
     tree = json.loads(path.read_text())
     break_it(tree)
     path.write_text(json.dumps(tree))
-    with pytest.raises(PinnError, match="has another format version"):
+    with pytest.raises(PinnError, match="has the format of another version: fit"):
         read_calibration(written)
 
 

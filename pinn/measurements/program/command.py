@@ -10,7 +10,16 @@ from collections.abc import Callable, Iterable
 from pinn.measurements.program.batches import Limits, Wanted, own_order, read_batch, short_list
 from pinn.measurements.program.engine import VllmEngine
 from pinn.measurements.program.serving import VLLM, serve_and_load
-from pinn.measurements.program.session import FAR, STALLED, Outcome, Session, measure_all
+from pinn.measurements.program.session import (
+    ALL_MEASURED,
+    ASKED_TO_STOP,
+    FAR,
+    STALLED,
+    TIME_IS_OVER,
+    Outcome,
+    Session,
+    measure_all,
+)
 from pinn.measurements.program.table import (
     STEPS_FILE,
     MeasuringError,
@@ -141,7 +150,7 @@ def _serve(given: argparse.Namespace, flags: list[str], asked: _Asked) -> None:
 
 
 def _report(found: Outcome, out: str) -> int:
-    good = found.ended in ("the time is over", "asked to stop", "all batches are measured")
+    good = found.ended in (TIME_IS_OVER, ASKED_TO_STOP, ALL_MEASURED)
     _say(f"{found.ended}: measured {found.batches} batches, {found.known} of them with a median "
          f"step time precise to 1 %, in {found.steps} steps; dropped {found.cold} warm-up "
          f"steps")  # fmt: skip

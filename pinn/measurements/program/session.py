@@ -39,6 +39,11 @@ _LOWEST_ID, _HIGHEST_ID = 100, 20000
 #: seconds.
 _POOL = 2**15
 
+#: Reasons for the end of a measurement that no error ended.
+ALL_MEASURED = "all batches are measured"
+TIME_IS_OVER = "the time of --minutes is over"
+ASKED_TO_STOP = "the program was asked to stop"
+
 
 class StopError(Exception):
     """End of a measuring session: its time has run out, or the user asked to stop."""
@@ -204,9 +209,9 @@ class Session:
 
     def _turn(self) -> list[Step]:
         if self._is_asked():
-            raise StopError("the program was asked to stop")
+            raise StopError(ASKED_TO_STOP)
         if self.left <= 0:
-            raise StopError("the time of --minutes is over")
+            raise StopError(TIME_IS_OVER)
         found = self.engine.step()
         if any(step.preempted for step in found):
             self.release()
@@ -241,7 +246,7 @@ def measure_all(
     Errors of the engine or the disk also end the measurement, and are recorded in the outcome.
     """
     batches = known = cold = steps = stalls = misses = 0
-    worst, ended = 1.0, "all batches are measured"
+    worst, ended = 1.0, ALL_MEASURED
     for batch in wanted:
         if not session.can_make(batch):
             continue

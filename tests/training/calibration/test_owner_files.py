@@ -286,5 +286,6 @@ def test_scores_name_excluded_runs_and_show_each_load_once():
 
 
 def test_a_checkpoint_is_no_coefficient_file(tmp_path):
-    with pytest.raises(PinnError, match=r"is a checkpoint: .*'pinn coefficients --json'"):
+    error = r"is a checkpoint, expected a coefficient file: .*'pinn coefficients --json FILE'"
+    with pytest.raises(PinnError, match=error):
         read_coefficient_set(tmp_path / "pinn.safetensors")
