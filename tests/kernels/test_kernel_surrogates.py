@@ -81,7 +81,7 @@ def test_files_of_before_that_lack_a_fit_are_refused(kernels, tmp_path, part):
         KernelSurrogates.load(tmp_path)
     assert str(refused.value) == (
         f"{tmp_path / 'kernels.json'} lacks the fits of fused_all_reduce.{part}: "
-        "fit the kernel surrogates again with 'python scripts/fit_surrogates.py'"
+        "refit the kernel surrogates with 'python scripts/fit_surrogates.py'"
     )
 
 
