@@ -137,7 +137,7 @@ class Composed:
     fit: RunFit
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return the latency model of each deployment, with step times summed from kernels."""
+        """Return the latency model of each deployment, whose step times are sums of kernel times."""
         betas = self.teacher.betas(deployments)
         return [
             LinearLatency(*each, self.fit.alpha) for each in zip(deployments, betas, strict=True)

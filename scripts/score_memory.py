@@ -115,7 +115,10 @@ def half_widths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def scored_table(cases: Path) -> pd.DataFrame:
-    """Return a row per server start with a known model; ``scored`` marks releases that count."""
+    """Return logged and predicted memory of each server start whose model is known, one per row.
+
+    The column ``scored`` is true for vLLM from release ``SINCE`` on.
+    """
     table = pd.read_csv(cases)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -183,7 +183,8 @@ class ServersRequest:
             --decode.
         decode: Decode workers, in the same form as --prefill.
         kv_link_gb_per_s: Bandwidth of KV transfers per GPU, in GB/s; inf for instantaneous
-            transfers. [default: the fastest network port that the GPU's PCIe link can saturate]
+            transfers. [default: that of the fastest network port that the GPU's PCIe
+            link can saturate]
         fleet: YAML file that describes a fleet and its changes during the load, with the keys kinds
             (of servers), start_up_s, failures, in_flight and autoscaler. Without kinds, the fleet
             consists of --replicas of this server.

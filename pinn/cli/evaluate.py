@@ -78,7 +78,7 @@ def serving_runs(
     Example: pinn evaluate serving-runs runs.csv --model-configs configs --json s.json
 
     Options:
-        out: Also write the error of every metric, as CSV.
+        out: CSV file to which the error of every metric is also written.
     """
     from pinn.api import evaluating
 

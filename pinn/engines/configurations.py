@@ -173,8 +173,8 @@ def _model(name: str, precision: str | None) -> ModelSpec:
         remedy = "count the tokens of images and audio as prompt tokens"
         if options := media_options(model.images, model.audio):
             remedy = (
-                "'pinn coefficients', 'breakdown', 'simulate' and 'plan' model such input with "
-                f"{options}; exported files do not"
+                "'pinn coefficients', 'breakdown', 'simulate' and 'plan' include images and audio "
+                f"if {options} is given; exported files do not include them"
             )
         warnings.warn(
             f"{name}: times cover only the text model, without its {model.left_out}; {remedy}",

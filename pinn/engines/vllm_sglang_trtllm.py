@@ -229,8 +229,8 @@ def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> floa
 
 # Settings of SGLang's scheduling, memory and CUDA graphs that depend on several flags.
 
-#: Initially expected output of a request as a share of its maximum output (environ.py:
-#: SGLANG_INIT_NEW_TOKEN_RATIO), and factor on this share under attention data parallelism
+#: Initial estimate of a request's output as a share of its maximum output (environ.py:
+#: SGLANG_INIT_NEW_TOKEN_RATIO), and the factor on this share under attention data parallelism
 #: (_handle_data_parallelism, from 0.5.19 on arg_groups/parallel_hook.py). Both are unchanged from
 #: 0.5.3.post1 to 0.5.23.
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3

@@ -109,8 +109,8 @@ def check_expressible(deployment: Deployment) -> None:
         raise PinnError(
             "BLIS does not simulate pipeline parallelism, but "
             f"pipeline_parallel_size is {recipe.pipeline_parallel_size} for "
-            f"{model.name}: use tensor_parallel_size instead, or the Go adapter "
-            "with 'pinn export table'"
+            f"{model.name}: use tensor_parallel_size instead, or "
+            "export a table for the Go adapter with 'pinn export table'"
         )
     if recipe.speculation is not None:
         raise PinnError(

@@ -169,7 +169,7 @@ def _calibrated(source: str, files: Sequence[Path]) -> CoefficientSet | None:
 
 
 def _facts(configured: Configured, row: int, settings: SeedSettings) -> dict[str, object]:
-    """Return facts about the deployment and the origin of the training entries, as JSON values."""
+    """Return JSON values: the deployment's configuration and the origin of the training entries."""
     return {
         "predictor": PREDICTOR_STATE,
         "configuration": configured.configurations[row],

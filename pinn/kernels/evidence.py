@@ -136,7 +136,10 @@ _LATENT_SHAPE = {
 
 
 def _nearest_latent(chips: Sequence[str], gpu: GpuSpec, form: str, sizes: Sizes) -> Nearest | None:
-    """Return the only measured MLA shape, on this or another GPU, without batch sizes."""
+    """Return the measured MLA shape that is nearest to the given sizes; None if there is none.
+
+    Tables contain one MLA shape, measured on this GPU or on others. Batch sizes are not compared.
+    """
     shape = {name: size for name, size in _LATENT_SHAPE.items() if name in sizes}
     if not chips or not shape:
         return None

@@ -26,8 +26,8 @@ from pinn.surrogate.uncertainty.quantiles import ErrorLaw
 #: replica in a fleet can sustain a higher rate, because a load balancer distributes requests more
 #: evenly than the random subset with which a single replica is simulated.
 BALANCED_GAIN = 2.0
-#: Number of replicas to try beyond the estimate from one replica before the search gives up: a
-#: number, or a share of the estimate, whichever is larger.
+#: The search gives up after trying this many replicas more than the estimate from one replica: a
+#: fixed number or a share of the estimate, whichever is larger.
 _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
 #: Maximum number of replicas for a requested probability of meeting the SLO, relative to the number
 #: with which the predicted latencies meet the SLO.

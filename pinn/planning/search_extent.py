@@ -17,8 +17,10 @@ def counts(plan: Plan, shown: int) -> list[str]:
         shown: Number of rows that a terminal shows.
     """
     more = len(plan.choices) - shown
-    beside = amount(more, "further row is", "further rows are")
-    lines = [f"{beside} in plan.html, plan.json and plan.csv of --out."] * (more > 0)
+    further_plans = amount(more, "further plan is", "further plans are")
+    lines = [f"{further_plans} in plan.html, plan.json and plan.csv in the --out folder."] * (
+        more > 0
+    )
     ended = [each.reason.startswith((NOT_TRIED, NOT_EVALUATED)) for each in plan.left_out]
     rejected = [each for each, late in zip(plan.left_out, ended, strict=True) if not late]
     simulated = sum(each.simulated for each in rejected)

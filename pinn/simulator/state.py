@@ -384,7 +384,10 @@ class Entry:
 
 
 class Guess:
-    """Request in SGLang's admission check whether KV memory suffices until all requests finish."""
+    """A running request as counted by SGLang's admission check.
+
+    The check estimates whether KV memory suffices until all requests finish.
+    """
 
     left: I8  # number of tokens that the request is still expected to generate
     held: I8  # number of the request's tokens in the KV cache

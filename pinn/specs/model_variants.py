@@ -54,7 +54,9 @@ def label_of(text: str) -> str:
 
 
 def format_of(text: str) -> str | None:
-    """Return the precision label or quantization method in ``--quantization``; None for ``none``.
+    """Return the precision label or quantization method that a value of ``--quantization`` names.
+
+    None is returned for ``none``.
 
     Raises:
         PinnError: If the value is unknown.

@@ -48,7 +48,7 @@ class Fold:
 
 
 def fold_of(rows: ServingRows, runs: Sequence[MeasuredRun], exclude: Exclusion) -> Fold:
-    """Return a fold with the given training rows and all serving runs that it does not hold out.
+    """Return a fold with the given training rows and the serving runs it may be trained on.
 
     Serving runs of a held-out model are excluded, as are runs on a GPU that occurs in no row.
 

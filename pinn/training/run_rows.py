@@ -25,8 +25,8 @@ FIGURE_WEIGHTS = {
 
 #: Relative change, up and down, of all step coefficients (betas), for simulating the gains of runs.
 _NUDGE = 0.01
-#: Bounds of a gain. Near saturation, the change in E2E latency is many times the change in step
-#: time.
+#: Bounds to which a gain (relative change of a latency per relative change of step time) is clipped.
+#: Near saturation, the gain of the E2E latency would otherwise be very large.
 _GAINS = (0.3, 10.0)
 
 

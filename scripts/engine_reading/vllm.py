@@ -122,7 +122,7 @@ def prefixes_and_chunks(source: EngineSource) -> list[Line]:
 
 
 def block_size(source: EngineSource) -> list[Line]:
-    """Return a row with the default number of tokens of a KV block.
+    """Return a row with the default number of tokens per KV block.
 
     Some attention kernels require a different number, which this row does not cover.
     """

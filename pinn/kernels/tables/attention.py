@@ -14,8 +14,8 @@ from pinn.specs.model import LatentAttentionSpec
 #: larger shares are refused, because their keys and values may have been read from the L2 cache (an
 #: assumption).
 WARM_SHARE = 0.2
-#: Up to this ratio of a kernel's working set to the L2 cache, a part of the working set is assumed
-#: to be read from the cache.
+#: A kernel is assumed to read a part of its working set from the L2 cache if the working set is at
+#: most this many times the size of the cache.
 CACHE_MARGIN = 1.1
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pinn.errors import PinnError
 
-#: Names of files with a run's settings, which readers of result files use.
+#: Names of files that contain a run's settings; the readers of result files read them, too.
 _SETTINGS = {"config.yaml", "profile.yaml", "exp-config.yaml"}
 
 #: Patterns of companion files (summaries, copies, warm-ups), with the patterns of the result files

@@ -128,7 +128,7 @@ def _of_engine(
 def ingest_vllm(
     traces: Path, out: Path, target: Target | None = None, workers: int = 1
 ) -> TraceTables:
-    """Read an instrumented vLLM's trace file into a folder of trace tables.
+    """Convert the trace file of an instrumented vLLM into a folder of trace tables.
 
     Args:
         traces: OTLP-JSON file.

@@ -184,9 +184,12 @@ _UNSERVED = {
     "servegen_data": "give the load as a CSV trace, since pinn reads no further files",
     "cohorts": "list the members of cohorts as clients",
     "multimodal": "count the tokens of images, audio and video as prompt tokens",
-    "multi_turn": "write turns, turn_tokens and think_time_s in a plain YAML file",
-    "enable_multi_turn_chat": "write turns and think_time_s in a plain YAML file",
-    "think_time_us": "write turns and think_time_s in a plain YAML file",
+    "multi_turn": "describe the conversation in a YAML load of pinn, with the keys turns, turn_tokens "
+    "and think_time_s",
+    "enable_multi_turn_chat": "describe the conversation in a YAML load of pinn, with the keys turns and "
+    "think_time_s",
+    "think_time_us": "describe the conversation in a YAML load of pinn, with the keys turns and "
+    "think_time_s",
 }
 
 

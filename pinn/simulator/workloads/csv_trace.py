@@ -186,7 +186,7 @@ class _Columns:
         names = [n for n in self.names if {_plain(n), _unit(n)[0]} & set(OTHER_NAMES[role])]
         if len(names) > 1:
             fault = f"{' and '.join(names)} could each be the column of {role}"
-            raise PinnError(f"{self.path}: {fault}: rename the right column to {own[0]}")
+            raise PinnError(f"{self.path}: {fault}: rename the column to be used to {own[0]}")
         return names[0] if names else None
 
     def _seconds(self, name: str) -> list[str]:

@@ -76,7 +76,10 @@ def _distance(checkpoint: Path, deployment: Deployment) -> tuple[JsonObject, dic
     outside = located.outside_names(0)
     if located.nearest[0] < 0:
         nearest, away = None, None
-        text = "The checkpoint does not name its measured deployments, so the distance is unknown."
+        text = (
+            "The checkpoint does not list the measured deployments that it was trained on, so the "
+            "distance from the training data is unknown."
+        )
     else:
         nearest, away = space.names[located.nearest[0]], float(located.distance[0])
         text = _distance_words(nearest, away, span, outside)
