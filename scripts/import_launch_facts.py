@@ -52,8 +52,9 @@ COLUMNS = (
     "own_change", "borrowed", "points", *FLAGS, "script", "commit",
 )  # fmt: skip
 
-#: Column of the source table and regular expression, by column. The value is the expression's
-#: group, or ``yes`` if the expression matches and has no group.
+#: For each column of launch_facts.csv, the column of the source table from which it is read, and a
+#: regular expression. The value is the group that the expression captures, or ``yes`` if it matches
+#: and has no group.
 _PATTERNS = {
     "own_change": ("change_of", "^this configuration$"),
     "enable_dp_attention": ("dp_attention_passed", "^true$"),

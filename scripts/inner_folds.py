@@ -113,7 +113,10 @@ def inner_folds(
 
 
 def _seconds(measured: Measurements, first: ModelSpec, second: str) -> list[ModelSpec]:
-    """Return the second models to hold out: one per set of near copies, none of the first model."""
+    """Return the models to hold out in addition to ``first``.
+
+    Near copies of ``first`` are excluded; of several near copies, only one is returned.
+    """
     others = (one.deployment for one in (*measured.runs, *measured.steps))
     models = {d.model.name: d.model for d in (*measured.rows.deployments, *others)}
     found: list[ModelSpec] = []
@@ -137,7 +140,7 @@ class Composed:
     fit: RunFit
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return the latency model of each deployment, whose step times are sums of kernel times."""
+        """Return the latency model of each deployment, with sums of kernel times as step times."""
         betas = self.teacher.betas(deployments)
         return [
             LinearLatency(*each, self.fit.alpha) for each in zip(deployments, betas, strict=True)

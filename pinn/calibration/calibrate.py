@@ -81,7 +81,9 @@ class Intervals:
 def read_intervals(
     traces: TraceTables, deployment: Deployment, beta: Float[np.ndarray, " step_features"]
 ) -> Intervals:
-    """Return the intervals of a trace, of one step or several steps, split by time (60/20/20).
+    """Return the usable intervals of a trace, each of one or more steps, as three parts by time.
+
+    The parts are the first 60 %, the next 20 % and the last 20 % of the intervals.
 
     Args:
         traces: Ingested trace tables (steps, cycles, requests, snapshots).

@@ -170,7 +170,7 @@ def _records(table: pd.DataFrame) -> list[dict[Hashable, object]]:
 # median plus an error that no coefficient explains. The scale of this unexplained error is fitted
 # by type-II maximum likelihood: it maximizes the evidence of all rows under the prior.
 
-#: Candidate relative standard deviations of the step time error that no coefficient explains.
+#: Candidates for the relative standard deviation of step times that no coefficient explains.
 _SCALES = np.array([0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2])
 
 #: Number of cross-validation folds of the measured batches.

@@ -42,7 +42,7 @@ def coefficients_yaml(vector: blis_vectors.BlisVector, facts: dict[str, object])
 
 
 def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
-    """Return facts about a coefficient vector: its load, and its errors on all loads."""
+    """Return facts about a coefficient vector: its own load, and its errors under each load."""
     low, high = vector.taken
     facts: dict[str, object] = {
         "load": vector.load,

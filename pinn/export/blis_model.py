@@ -227,7 +227,7 @@ def blis_hardware(gpu: GpuSpec) -> dict[str, Mapping[str, float]]:
 
 
 def hardware_entry(gpu: GpuSpec) -> Mapping[str, float]:
-    """Return a GPU's rates for BLIS's hardware file.
+    """Return a GPU's peak rates and memory size, as an entry of BLIS's hardware file.
 
     The file also needs two MFU values, which do not affect step times.
     """

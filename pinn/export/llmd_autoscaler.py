@@ -150,7 +150,7 @@ def _decodes(latency: LinearLatency) -> list[tuple[int, int]]:
 
 
 def _prompts(latency: LinearLatency) -> list[tuple[int, int]]:
-    """Return the batches (prompts, tokens per prompt) to which the prefill time is fitted."""
+    """Return the batches (number of prompts, tokens per prompt) of the fit of prefill times."""
     recipe, longest = latency.deployment.recipe, max(max_model_len(latency.deployment) * 3 // 4, 1)
     lengths = _spread(min(_SHORTEST, longest), longest, _LENGTHS)
     found = [(1, tokens) for tokens in lengths]

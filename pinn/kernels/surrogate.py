@@ -191,8 +191,8 @@ class OperatorSurrogate:
         """
         if len(rows) == 0:
             raise PinnError(
-                f"the surrogate of {operator.name} kernels cannot be fitted, because its tables have "
-                "no usable rows: relax the rules that reject rows in pinn/kernels/tables"
+                f"the surrogate of {operator.name} kernels cannot be fitted, because its tables "
+                "have no usable rows: relax the rules that reject rows in pinn/kernels/tables"
             )
         names, ids, hw = table_hardware(rows, gpus, operator.format_column)
         sizes = operator.measured(rows, hw)

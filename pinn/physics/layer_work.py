@@ -65,7 +65,7 @@ def dense_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, 
 
 @lru_cache(maxsize=16384)
 def idle_matmuls(model: ModelSpec, tensor_parallel_size: int) -> tuple[MatMul, ...]:
-    """Return the matrices of layers that text tokens skip; these take memory, but no time."""
+    """Return the weight matrices of layers that text tokens skip; they take memory but no time."""
     groups = (group for group in model.layer_groups if not group.runs)
     return tuple(m for group in groups for m in _group_matmuls(model, group, tensor_parallel_size))
 

@@ -2,9 +2,9 @@
 
 from pinn.simulator.compiler import compiled_inside
 
-#: Constants of an integer hash with little bias (github.com/skeeto/hash-prospector): bit mask, two
-#: odd multipliers (the second one cut to 31 bits), and factor of the position in the output.
-#: Products of 31-bit integers fit in 64 bits.
+#: Constants of an integer hash with little bias (github.com/skeeto/hash-prospector): a 31-bit
+#: mask, two odd multipliers (the second one truncated to 31 bits), and the factor of the request
+#: number. Integers are limited to 31 bits so that their products fit in 64 bits.
 _MASK, _FIRST, _SECOND, _STRIDE = 0x7FFFFFFF, 0x21F0AAAD, 0x735A2D97, 0x1E3779B1
 
 

@@ -136,7 +136,7 @@ class Simulation(Served):
 
     @cached_property
     def stages(self) -> list[Metrics]:
-        """Return the metrics that clients see, for each load stage."""
+        """Return the client-side metrics of each load stage."""
         stages = range(self.run.workload.stages)
         return [run_statistics(self.run, stage, self.reported.percentiles) for stage in stages]
 

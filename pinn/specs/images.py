@@ -225,7 +225,7 @@ def _reader(
     rule = found["rule"]
     if rule == "fixed":
         if not limits["most"]:
-            return Unread(f"config.json lacks the number of tokens: {' or '.join(found['most'])}")
+            return Unread(f"config.json lacks {' or '.join(found['most'])}, the tokens per image")
         # The encoder computes all patches before pooling them into tokens.
         merge = max(round(tile / patch / limits["most"] ** 0.5), 1)
     if rule == "crops":

@@ -233,7 +233,7 @@ class LatentAttentionSpec:
 
     @property
     def kv_width(self) -> int:
-        """Return the cached elements per token: the latent vector and the shared rotary key."""
+        """Return the number of cached elements per token: the latent vector and the rotary key."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 

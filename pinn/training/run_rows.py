@@ -25,8 +25,8 @@ FIGURE_WEIGHTS = {
 
 #: Relative change, up and down, of all step coefficients (betas), for simulating the gains of runs.
 _NUDGE = 0.01
-#: Bounds to which a gain (relative change of a latency per relative change of step time) is clipped.
-#: Near saturation, the gain of the E2E latency would otherwise be very large.
+#: Bounds of a gain: the relative change of a latency per relative change of the step time. Near
+#: saturation, the gain of the E2E latency would otherwise be very large.
 _GAINS = (0.3, 10.0)
 
 

@@ -74,7 +74,7 @@ class Scalars:
     def betas(
         self, projected: Float[np.ndarray, "... operators features"]
     ) -> Float[np.ndarray, "... features"]:
-        """Return step coefficients (betas): the operators' betas times multipliers, plus overheads.
+        """Return step coefficients (betas): operators' betas times multipliers, plus overheads.
 
         Each beta is at least its lower bound.
         """

@@ -28,7 +28,7 @@ def test_counts_of_candidates_add_up():
     left = [RejectedCandidate(f"{i}", "L40S", *each) for i, each in enumerate(reasons)]
     shown = replace(made, left_out=left, candidates=14, untried=1, stopped=TIME_BUDGET)
     beside, (*_, searched) = counts(shown, 2)[0], counts(shown, 2)
-    assert beside == "1 further row is in plan.html, plan.json and plan.csv of --out."
+    assert beside == "1 further plan is in plan.html, plan.json and plan.csv in the --out folder."
     assert searched == (
         "Search: 14 candidates: 3 rows, 5 rejected after simulations, 2 rejected before, "
         "3 not evaluated in time, 1 not tried; 412 simulations, 38 s."

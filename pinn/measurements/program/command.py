@@ -156,7 +156,8 @@ def _report(found: Outcome, out: str) -> int:
          f"steps")  # fmt: skip
     if found.steps and found.stalls > STALLED * found.steps:
         _say(f"the CPU delays steps: {found.stalls} of {found.steps} steps took more "
-            f"than {FAR:g} times the median of their batch, at most {found.worst:.1f}")  # fmt: skip
+            f"than {FAR:g} times the median step time of their batch, the slowest "
+            f"{found.worst:.1f} times")  # fmt: skip
     if not found.steps:
         return _fail("nothing was measured")
     _say(f"wrote {os.path.join(out, STEPS_FILE)}; next: pinn calibrate --steps {out}")

@@ -170,7 +170,7 @@ class RawRun:
     maps: Sequence[mmap.mmap] = ()
 
     def release(self) -> None:
-        """Free the memory of memory-mapped pages that were already read; the tables remain usable."""
+        """Free the memory of mapped pages that were already read; the tables remain usable."""
         pa.default_memory_pool().release_unused()
         for pages in self.maps:
             pages.madvise(mmap.MADV_DONTNEED)

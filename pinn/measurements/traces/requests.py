@@ -77,7 +77,7 @@ def canonical_requests(
 
 
 def _first_copies(spans: pa.Table, refused: Counter[str]) -> np.ndarray:
-    """Return the first row of each span id, and all rows without an id."""
+    """Return the indices of the rows to keep: the first of each span id, and all without an id."""
     ids = spans["span_id"].combine_chunks()
     repeated = pd.Series(pc.dictionary_encode(ids).indices.to_numpy()).duplicated().to_numpy()
     copies = repeated & pc.not_equal(ids, "").to_numpy(zero_copy_only=False)

@@ -86,7 +86,7 @@ def write_table(
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
-    """Write the manifest of a folder of trace tables; call this after its other files are written."""
+    """Write the manifest of a folder of trace tables, after all its other files are written."""
     write_json_file(folder / MANIFEST, {"schema": SCHEMA, **manifest})
 
 

@@ -181,13 +181,13 @@ _REMEDY = "remove the key, or give the load as a CSV trace"
 #: Reasons and remedies for BLIS files whose load cannot be simulated, by a key that may occur at
 #: any depth of the file.
 _UNSERVED = {
-    "servegen_data": "give the load as a CSV trace, since pinn reads no further files",
+    "servegen_data": "give the load as a CSV trace, since pinn does not read its files",
     "cohorts": "list the members of cohorts as clients",
     "multimodal": "count the tokens of images, audio and video as prompt tokens",
-    "multi_turn": "describe the conversation in a YAML load of pinn, with the keys turns, turn_tokens "
-    "and think_time_s",
-    "enable_multi_turn_chat": "describe the conversation in a YAML load of pinn, with the keys turns and "
-    "think_time_s",
+    "multi_turn": "describe the conversation in a YAML load of pinn, with the keys turns, "
+    "turn_tokens and think_time_s",
+    "enable_multi_turn_chat": "describe the conversation in a YAML load of pinn, with the keys "
+    "turns and think_time_s",
     "think_time_us": "describe the conversation in a YAML load of pinn, with the keys turns and "
     "think_time_s",
 }

@@ -145,10 +145,10 @@ class Experts(NamedTuple):
 
 
 def experts_of(module: nn.Module, hidden: int) -> Experts | None:
-    """Return the routed experts in a module's own tensors or its children; None if it has none.
+    """Return the routed experts in a module's tensors or its children; None if it has none.
 
-    Experts are stored as three-dimensional tensors, as lists of networks with equal shapes, or (DBRX) as
-    matrices in which the rows of all experts are concatenated.
+    Experts are stored as three-dimensional tensors, as lists of networks with equal shapes, or
+    (DBRX) as matrices in which the rows of all experts are concatenated.
     """
     own = [*module.parameters(recurse=False)]
     own += [p for _, child in children(module) for p in child.parameters(recurse=False)]

@@ -32,7 +32,11 @@ class Distances:
     outside: Float[np.ndarray, "n inputs"]
 
     def outside_names(self, row: int) -> dict[str, float]:
-        """Return name -> distance, farthest first, of a deployment's inputs outside the range."""
+        """Return the inputs of deployment ``row`` that lie outside the training range.
+
+        Returns:
+            Distance in standard deviations by name of the input, farthest first.
+        """
         found = zip((*DESCRIPTORS, *RATES), self.outside[row].tolist(), strict=True)
         away = [(name, value) for name, value in found if abs(value) > _ROUNDING]
         return dict(sorted(away, key=lambda item: -abs(item[1])))

@@ -73,7 +73,7 @@ def constant_half_widths(rows: pd.DataFrame, level: float = LEVEL) -> Rows:
 
 
 def interval_score(rows: pd.DataFrame, half: Rows, level: float = LEVEL) -> float:
-    """Return the interval score of log errors; lower is better, and all groups weigh the same.
+    """Return the interval score of log errors; lower is better. All groups have the same weight.
 
     The score is the mean width plus 2 / (1 - level) times the mean distance by which errors lie
     outside their intervals (Gneiting and Raftery (2007), "Strictly proper scoring rules,
