@@ -78,7 +78,7 @@ def why_not_overlapped(serving: ServingSpec, method: str) -> Origin | None:
                 "(server_args.py: _handle_ngram)"
             )
     elif number < (0, 5, 11):
-        reason = "0.5.3.post1 to 0.5.10 have SGLANG_ENABLE_SPEC_V2 off by default (environ.py)"
+        reason = "0.5.3.post1 to 0.5.10 disable SGLANG_ENABLE_SPEC_V2 by default (environ.py)"
     elif number < (0, 5, 13) and has_trees:
         reason = "0.5.11 and 0.5.12 disable the overlap scheduler with draft trees (server_args.py)"
     return Origin(recipe.DEFAULT, f"sglang {reason}") if reason else None
