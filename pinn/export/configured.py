@@ -153,7 +153,7 @@ def find_intervals(
 ) -> Float[np.ndarray, "2 n coefficients"]:
     """Return the lower and the upper bounds of all coefficients' intervals.
 
-    Coefficients are those of step times (beta), then those of requests (alpha). An end is NaN if
+    Coefficients are those of step times (beta), then those of requests (alpha). A bound is NaN if
     the interval is unknown: for coefficients from a file instead of the network, and for alphas
     without training data.
 

@@ -239,8 +239,8 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
 def _watch(engine: Engine, replica: int, key: int) -> None:
     """Record the time at which a block key enters or leaves the prefix cache.
 
-    A router that updates its view at intervals needs this time to know which blocks it saw. With a
-    single server, nothing is recorded.
+    A router that updates its view at intervals needs this time to know which blocks it saw.
+    Without such a router, nothing is recorded.
     """
     if engine.config.n_watched > 1:
         engine.key_s[replica, key] = engine.replicas[replica].now_s

@@ -249,8 +249,8 @@ def _next_start_s(engine: Engine) -> float:
 def push_ending(engine: Engine, r: int, moment: float) -> None:
     """Push a request onto the heap of end times, with the time ``moment`` (s).
 
-    It is the time when a client sees the request end. In a decode server's engine, it is the time
-    when the request arrives from the prefill server.
+    It is the time when a client sees the request end. In an engine that receives its requests from
+    another engine or from a router, it is the time when the request arrives.
     """
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)

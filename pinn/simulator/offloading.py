@@ -323,7 +323,7 @@ def _note_offer(
 ) -> None:
     """Mark the chunks that a request offers for storing as used.
 
-    Chunks that another request is still storing are not marked as reused.
+    Chunks that are still being stored are not marked.
     """
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]

@@ -168,7 +168,7 @@ class GapRuns:
 
     @property
     def per_token(self) -> tuple[Float[np.ndarray, " runs"], Int[np.ndarray, " runs"]]:
-        """Return the ITL of each run in seconds, and the number of tokens with this ITL.
+        """Return the ITL in seconds of each run of equal gaps, and its number of tokens.
 
         Tokens that arrive together share their gap equally.
         """

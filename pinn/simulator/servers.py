@@ -74,7 +74,8 @@ def _statistics(run: Run, server: int, percentiles: Sequence[float]) -> Metrics:
 def server_table(servers: Sequence[Metrics], names: Sequence[str] = ()) -> Grid:
     """Return a table of metrics with one row per server.
 
-    Of many servers, only the eight with the fewest or the most requests have a row.
+    Of more than eight servers, only the four with the fewest and the four with the most requests
+    have a row.
 
     Args:
         servers: Metrics of each server.
