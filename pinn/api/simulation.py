@@ -139,7 +139,10 @@ def sweep(
 
 
 def _servers_request(given: dict[str, object]) -> tuple[dict[str, object], ServersRequest]:
-    """Remove the arguments for pools and fleets from ``given``; return them, and as a request."""
+    """Remove the arguments about pools and fleets from ``given``.
+
+    Return the removed arguments, and a request object that contains them.
+    """
     named = {f.name: given.pop(f.name, None) for f in fields(ServersRequest)}
     return named, read_request(ServersRequest, named)[0]
 

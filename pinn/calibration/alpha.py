@@ -137,7 +137,10 @@ def _prior_waits(rows: RequestRows) -> dict[str, float]:
 
 
 def _waited_s(rows: RequestRows, phase: str) -> Rows:
-    """Return the duration in seconds of the step that each request waits for in a phase; else 0."""
+    """Return the duration of the running step that each request waits for in a phase, in seconds.
+
+    The durations are 0 in a phase without such a wait.
+    """
     return rows.waits.get(phase, np.zeros(len(rows)))
 
 
@@ -168,7 +171,7 @@ def _noise_floor(rows: RequestRows, phase: str) -> Rows:
 
 
 def _of_phase(before: Prior, phase: str, share: float) -> Prior:
-    """Return the prior of a phase's alphas, followed by its share of the running step.
+    """Return the prior of a phase's parameters: its alphas, then its share of the running step.
 
     Errors of different alphas are treated as independent. With a wrong correlation, a well-known
     alpha would determine a poorly known one.

@@ -414,6 +414,9 @@ def _percentiles(
 
 
 def _mean_step(runs: Runs) -> tuple[float, float]:
-    """Return the mean number of requests in a decode step (Little's law) and mean context."""
+    """Return the mean number of requests in a decode step, and their mean context in tokens.
+
+    The number of requests follows from Little's law.
+    """
     context = [run.load.prompt.mean + run.load.output.mean / 2 for run in runs]
     return float(np.mean([mean_in_flight(run) for run in runs])), float(np.mean(context))

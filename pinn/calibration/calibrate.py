@@ -286,7 +286,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Return ``better`` or ``worse`` if over one standard error, else ``no better``."""
+        """Return ``better``, ``worse``, or ``no better`` for changes within one standard error."""
         if not abs(self.gain) > float(np.nan_to_num(self.standard_error)) + _ROUNDING:
             return "no better"
         return "better" if self.gain > 0 else "worse"
@@ -367,7 +367,10 @@ def _log_density(z: Errors) -> Errors:
 
 
 def _standard_error(gain: Errors) -> float:
-    """Return the standard error of the mean gain, from blocks of adjacent measurements."""
+    """Return the standard error of a mean change over measurements.
+
+    It is computed from the means of blocks of adjacent measurements; NaN for a single measurement.
+    """
     blocks = [block.mean() for block in np.array_split(gain, min(_BLOCKS, len(gain)))]
     return float(np.std(blocks, ddof=1) / np.sqrt(len(blocks))) if len(blocks) > 1 else np.nan
 

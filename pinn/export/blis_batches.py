@@ -113,11 +113,11 @@ class Guard:
 
 
 def guard(latency: linear_latency.LinearLatency, lengths: Lengths) -> Guard:
-    """Return the batches whose errors a fit limits, with 1 to the maximum number of decodes.
+    """Return the batches whose step time errors are limited in a fit.
 
-    Contexts are 0.5, 1.25 and 3 times a prompt's length. Each number of decodes occurs without a
-    prompt, with one prompt (truncated to the token budget), and with up to ``MOST_PROMPTS``
-    complete prompts.
+    They have 1 to the maximum number of decodes. Contexts are 0.5, 1.25 and 3 times a prompt's
+    length. Each number of decodes occurs without a prompt, with one prompt (truncated to the token
+    budget), and with up to ``MOST_PROMPTS`` complete prompts.
     """
     prompt = lengths.prompt
     longest, recipe = max_model_len(latency.deployment) - 1, latency.deployment.recipe

@@ -64,19 +64,20 @@ def many_table(
     skip_invalid: bool,
     spelled: Mapping[str, str],
 ) -> tuple[pa.Table, list[str]]:
-    """Return the table of many configurations, and the reasons for refused configurations.
+    """Return a table of many configurations, and the reasons why some were rejected.
 
-    The row of a refused configuration has its keys, ``verdict`` and ``reason``, but no predictions.
+    The row of a rejected configuration has its keys, its ``verdict`` and the ``reason``, but no
+    predictions.
 
     Args:
         rows: Configurations from :func:`pinn.engines.configurations.canonical`.
         batches: Batches whose step times are predicted.
         checkpoint: Path of the trained network; None for the default network.
-        skip_invalid: Whether refused configurations are allowed.
+        skip_invalid: Whether rejected configurations are allowed.
         spelled: Column name by canonical key.
 
     Raises:
-        PinnError: If there are no rows, or if a row is refused and ``skip_invalid`` is false.
+        PinnError: If there are no rows, or if a row is rejected and ``skip_invalid`` is false.
     """
     if not rows:
         raise PinnError("there are no configurations: give at least one")

@@ -151,10 +151,11 @@ def _rows(found: CoefficientSet, path: Path, configured: Configured) -> np.ndarr
 def find_intervals(
     configured: Configured, checkpoint: Path
 ) -> Float[np.ndarray, "2 n coefficients"]:
-    """Return the low and high ends of the intervals of step coefficients (beta), then alpha.
+    """Return the lower and the upper bounds of all coefficients' intervals.
 
-    An end is NaN if the interval is unknown: for coefficients from a file instead of the network,
-    and for alphas without training data.
+    Coefficients are those of step times (beta), then those of requests (alpha). A bound is NaN if
+    the interval is unknown: for coefficients from a file instead of the network, and for alphas
+    without training data.
 
     Args:
         configured: Configurations with coefficients.

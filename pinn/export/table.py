@@ -44,7 +44,7 @@ def alpha_columns() -> list[str]:
 
 
 def coefficient_columns(found: Coefficients) -> dict[str, Float[np.ndarray, " rows"]]:
-    """Return each coefficient's values as a contiguous column, by name, step coefficients first."""
+    """Return the coefficients as contiguous columns, by name: step, then request coefficients."""
     names = (*beta_columns(), *alpha_columns())
     return dict(zip(names, np.ascontiguousarray(found.values.T), strict=True))
 

@@ -36,7 +36,10 @@ class KeptGroup:
     window: int
 
     def blocks(self, tokens: int) -> int:
-        """Return the blocks of one group for ``tokens`` tokens, which may begin mid-block."""
+        """Return the number of blocks that the group needs for ``tokens`` consecutive tokens.
+
+        The first of these tokens may lie in the middle of a block.
+        """
         return -(-tokens // self.block_tokens) + 1
 
 
@@ -66,7 +69,10 @@ class CompressedLayout:
 
     @property
     def window_share(self) -> int:
-        """Return how many blocks of other groups cover one block of compressed keys."""
+        """Return the number of blocks that all other groups together need per block of keys.
+
+        A block of keys is a block of the group with compressed keys.
+        """
         return sum(kept.groups * COMPRESSED_BLOCK // kept.block_tokens for kept in self.kept)
 
     def start_blocks(self, in_flight: int, longest: int) -> int:
@@ -156,7 +162,10 @@ def _page(page_bytes: int) -> int:
 
 
 def _sums(ratio: int, width: int) -> int:
-    """Return the bytes of a page of partial keys: fp32 sums and gates, twice if keys overlap."""
+    """Return the size in bytes of a page of partial sums for compressed keys.
+
+    The page contains fp32 sums and gates, and twice as many if compressed keys overlap.
+    """
     overlap = 2 if ratio == INDEXED_RATIO else 1
     return _page(_SUM_BLOCKS[ratio] * 2 * overlap * width * _FP32)
 

@@ -364,7 +364,10 @@ def _cpu_bytes(spec: EngineSpec, extra: Mapping[str, Any]) -> float:
 
 
 def _chunk_blocks(extra: Mapping[str, Any], block_tokens: int) -> int:
-    """Return the GPU's blocks per chunk, from ``block_size`` in tokens or ``blocks_per_chunk``."""
+    """Return the number of GPU blocks per chunk.
+
+    It is computed from ``block_size`` in tokens, or read from ``blocks_per_chunk``.
+    """
     if "blocks_per_chunk" in extra:
         if "block_size" in extra:
             raise PinnError(

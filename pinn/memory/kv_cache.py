@@ -269,11 +269,12 @@ def _given_bytes(deployment: Deployment, engine: EngineSpec) -> float | None:
 
 
 def token_count(deployment: Deployment, layout: KvLayout) -> Callable[[int], int]:
-    """Return a function from usable blocks to KV cache tokens, as logged by the engine's release.
+    """Return a function that converts a number of usable blocks to KV cache tokens.
 
-    Up to vLLM 0.20.0, the number of tokens is blocks / groups x tokens of the smallest block. since
-    0.20.1, they are the tokens of as many requests of max_model_len as fit
-    (vllm/v1/core/kv_cache_utils.py: _report_kv_cache_config).
+    The number of tokens is the one that the engine's release logs. Up to vLLM 0.20.0, the number
+    of tokens is blocks / groups x tokens of the smallest block. Since 0.20.1, it is the number
+    of tokens in as many requests of max_model_len tokens as fit (vllm/v1/core/kv_cache_utils.py:
+    _report_kv_cache_config).
     """
     if not deployment.recipe.counts_longest_requests:
         groups, size = logged_groups(deployment, layout)

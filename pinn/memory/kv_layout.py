@@ -68,9 +68,10 @@ class KvLayout:
 
 
 def tokens_beyond(deployment: Deployment) -> int:
-    """Return the maximum tokens beyond a request's end that its blocks cover because of drafts.
+    """Return the maximum number of draft tokens after a request's last token that need blocks.
 
-    At most two steps are in flight, and the draft model writes ahead of the second one.
+    It is 0 without speculative decoding. At most two steps are in flight, and the draft model
+    writes ahead of the second one.
     """
     drafts = deployment.recipe.speculation
     return 4 * drafts.tokens if drafts else 0

@@ -40,7 +40,10 @@ def start_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
 
 
 def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int:
-    """Return a request's blocks, as counted by vLLM for logging cache tokens and concurrency."""
+    """Return the number of a request's blocks, as vLLM counts them for logged cache sizes.
+
+    vLLM logs the tokens and the concurrency of its KV cache.
+    """
     packed = _compressed(deployment)
     if packed is None or deployment.recipe.scheduler.mixed_pages:
         return start_blocks(deployment, layout, tokens)
@@ -49,7 +52,10 @@ def counted_blocks(deployment: Deployment, layout: KvLayout, tokens: int) -> int
 
 
 def logged_groups(deployment: Deployment, layout: KvLayout) -> tuple[int, int]:
-    """Return layer groups and tokens per block for the cache size logged by vLLM up to 0.20.0."""
+    """Return the number of layer groups, and the tokens per block.
+
+    vLLM up to 0.20.0 computes the cache size that it logs from these two numbers.
+    """
     packed = _compressed(deployment)
     if packed is not None:
         return packed.groups, _SMALLEST
@@ -65,9 +71,10 @@ def _compressed(deployment: Deployment) -> CompressedLayout | None:
 
 
 def _in_flight(deployment: Deployment) -> int:
-    """Return the maximum tokens of the steps in flight: of one step up to 0.25, of all later.
+    """Return the maximum number of tokens of the steps in flight.
 
-    Source: config/vllm.py: VllmConfig.max_in_flight_tokens.
+    vLLM up to 0.25 counts a single step, later releases all steps in flight. Source:
+    config/vllm.py: VllmConfig.max_in_flight_tokens.
     """
     recipe = deployment.recipe
     batches = 1

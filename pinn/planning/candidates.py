@@ -204,7 +204,9 @@ def deployments_of(
     *,
     listed: bool = False,
 ) -> Iterator[tuple[Values, Deployment, str | None]]:
-    """Yield each configuration, its deployment, and why it cannot serve the load, if it cannot.
+    """Yield each configuration with its deployment.
+
+    The third item is the reason why the deployment cannot serve the load; None if it can.
 
     Args:
         rows: Configurations; invalid configurations are skipped unless they are listed.
@@ -260,7 +262,10 @@ def _context(longest: int, most: int) -> int:
 
 
 def nearest_fit(space: SearchSpace, workload: Workload) -> str | None:
-    """Return the smallest replica, with up to 16 pipeline stages, on which the model starts."""
+    """Return a description of the smallest replica on which the model starts.
+
+    The replica has up to 16 pipeline stages. Return None if the model starts on no such replica.
+    """
     per_machine = read_candidates_file(None).gpus_per_machine
     shared: Values = {"engine": space.engines[0], "tensor_parallel_size": per_machine}
     every = itertools.product(space.bases, range(1, 17))

@@ -304,11 +304,11 @@ def _highest_of_all(
 def chance_to_hold(
     size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
 ) -> tuple[float, bool]:
-    """Return the probability of meeting the SLO, and whether it is met at the upper bounds.
+    """Return the probability that a fleet meets the SLO, and whether it does with longer times.
 
-    The probability is the share of equally likely prediction errors with which the SLO is met. The
-    share is found by bisection over the sorted errors. The upper bounds are those of the prediction
-    intervals.
+    The longer times are the upper bounds of the prediction intervals. The probability is the share
+    of equally likely prediction errors with which the SLO is met. The share is found by bisection
+    over the sorted errors.
     """
     router = router_of(trials.candidate, size.replicas)
 

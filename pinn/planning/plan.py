@@ -410,7 +410,10 @@ class Choice:
 
     @property
     def seen(self) -> Point:
-        """Client metrics at the requested rate or, without one, those of one replica."""
+        """Client metrics at the requested rate.
+
+        Without a requested rate, they are the metrics of one replica at its own maximum rate.
+        """
         return self.fleets[-1].point if self.fleets else self.at_rate
 
 

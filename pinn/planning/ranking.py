@@ -23,10 +23,11 @@ Expense = tuple[bool, float]
 def screening_order(
     groups: Sequence[Sequence[Candidate]], problem: PlanningProblem
 ) -> tuple[list[int], list[int]]:
-    """Return the hardware that must be screened, and all other hardware, most promising first.
+    """Return the indices of hardware that must be screened, and of all other hardware.
 
-    The first list contains the most promising hardware for each GPU, for each engine, and with and
-    without disaggregated prefill/decode.
+    In both lists, the most promising hardware comes first. The first list contains the most
+    promising hardware for each GPU, for each engine, and with and without disaggregated
+    prefill/decode.
 
     Args:
         groups: Candidates of each hardware configuration.
@@ -67,7 +68,10 @@ def _way(candidate: Candidate) -> tuple[str, bool]:
 def _expense(
     candidate: Candidate, rate_per_s: float, problem: PlanningProblem, *, whole: bool = True
 ) -> Expense:
-    """Return the price (or number of GPUs) for the requested rate, or else per request/s.
+    """Return the expense of a candidate's replicas, as a sort key.
+
+    It is the price per hour or, without prices, the number of GPUs. The expense is that for the
+    requested rate; if no rate is requested, that per request/s.
 
     Args:
         candidate: Candidate whose replicas are rented.
@@ -89,7 +93,7 @@ def _expense(
 def promising(
     fastest: Mapping[int, tuple[Candidate, float]], problem: PlanningProblem, top: int
 ) -> tuple[list[int], list[int]]:
-    """Return the hardware that must be evaluated, and other hardware that may be as cheap.
+    """Return the indices of hardware that must be evaluated, and of hardware that may be as cheap.
 
     The first list contains the cheapest hardware for each GPU and engine, with and without
     disaggregated P/D. The second list is needed because screened rates are approximate and numbers

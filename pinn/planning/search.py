@@ -208,14 +208,19 @@ class Search:
             self.screened[i] = result
 
     def _size(self, must: Sequence[int], may: Sequence[int], budget: TimeBudget) -> None:
-        """Size fleets of hardware ``must`` even without time, and of ``may`` while time is left."""
+        """Size fleets of the given hardware (indices), first ``must``, then ``may``.
+
+        Hardware in ``must`` is sized even after time has run out.
+        """
         waiting = [i for i in (*must, *may) if i not in self.sized]
         tasks = {i: Task(self.kept(i), budget, i in must) for i in waiting}
         for i, result in self._results("fleets", size_group, SizingResult, tasks):
             self.sized[i] = result
 
     def _make_rows(self, most: int | None = None) -> None:
-        """Compute rows of sized fleets; the cheapest on each GPU even after time has run out.
+        """Compute the plan's rows of sized fleets.
+
+        The row of the cheapest fleet on each GPU is computed even after time has run out.
 
         Args:
             most: Maximum number of rows to compute; None for all.

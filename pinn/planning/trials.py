@@ -121,7 +121,11 @@ class ErrorScenario:
 
 
 def _behind(router: str, own: EngineSpec) -> dict[str, Any]:
-    """Return the engine settings for a routing policy; only prefix-aware routing has weights."""
+    """Return the engine settings for a routing policy, by name.
+
+    Only prefix-aware routing has weights. Return no settings if ``router`` is a replica's own load
+    balancer.
+    """
     if router not in ROUTERS:  # the policy is that of a single replica's own load balancer
         return {}
     weights = own.router_weights if router == PREFIX_AWARE else ""

@@ -58,7 +58,11 @@ def remove(engine: Engine, queue: Queue, r: int) -> None:
 
 
 def _join(engine: Engine, queue: Queue, before: int, after: int) -> None:
-    """Link two adjacent requests in a queue; -1 as ``before`` or ``after`` means its end."""
+    """Link two requests of a queue so that ``after`` directly follows ``before``.
+
+    If ``before`` is -1, ``after`` becomes the head of the queue. If ``after`` is -1, ``before``
+    becomes the tail.
+    """
     if before >= 0:
         engine.requests[before].after = after
     else:
@@ -233,7 +237,11 @@ def forget_key(engine: Engine, replica: int, block: int) -> None:
 
 
 def _watch(engine: Engine, replica: int, key: int) -> None:
-    """Record when a block key enters or leaves the prefix cache, for a router with a stale view."""
+    """Record the time at which a block key enters or leaves the prefix cache.
+
+    A router that updates its view at intervals needs this time to know which blocks it saw.
+    Without such a router, nothing is recorded.
+    """
     if engine.config.n_watched > 1:
         engine.key_s[replica, key] = engine.replicas[replica].now_s
 
@@ -294,7 +302,7 @@ def fits(engine: Engine, replica: int, r: int, hits: int, tokens: int, reserved:
 
 
 def idle_hits(engine: Engine, replica: int, request: Request, hits: int) -> int:
-    """Return how many of a request's first ``hits`` cached blocks are unused by others."""
+    """Return the number of a request's first ``hits`` cached blocks that no other request uses."""
     idle = 0
     for i in range(hits):
         block = engine.holder[replica, engine.keys[request.first_key + i]]
@@ -363,7 +371,10 @@ def free_blocks(engine: Engine, replica: int, r: int) -> None:
 
 
 def enter(engine: Engine, replica: int, r: int, computed: int) -> None:
-    """Move a waiting request to the running list; ``computed`` tokens are in the KV cache."""
+    """Move a waiting request to the running list.
+
+    The request's first ``computed`` tokens are already in the KV cache.
+    """
     request, state = engine.requests[r], engine.replicas[replica]
     remove(engine, engine.waiting[replica], r)
     if request.scheduled_s < 0:
@@ -434,9 +445,10 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
-    """Add a request of a batch to the sums over the batch from which step features are computed.
+    """Add one request to the sums over its batch.
 
-    The sums are the fields of ``pinn.physics.batch_sums.BatchSums``, in order.
+    Step features are computed from these sums. The sums are the fields of
+    ``pinn.physics.batch_sums.BatchSums``, in order.
     """
     if prefill:
         sums[0] += 1
@@ -461,7 +473,7 @@ def _pairs(tokens: int, window: int) -> float:
 
 
 def padding_rows(engine: Engine, replica: int) -> float:
-    """Return how many rows pad a replica's decode batch to the next CUDA graph size.
+    """Return the number of rows that pad a replica's decode batch to the next CUDA graph size.
 
     Batches with prompts, and batches larger than the largest graph, are not padded.
     """

@@ -78,7 +78,10 @@ def take_in(engine: Engine, r: int, work_s: float) -> float:
 
 
 def hear_of_step(engine: Engine, now: float) -> None:
-    """Set when each API server starts streaming the tokens of a step that ended at ``now``."""
+    """Set the time at which each API server starts to stream the tokens of a step.
+
+    It is the end of the step, ``now`` (s), or later if the server is still busy.
+    """
     for i in range(engine.config.n_servers):
         server = engine.servers[i]
         server.start_s = max(server.free_s, now)
@@ -189,7 +192,7 @@ def _step_tokens(engine: Engine, replica: int) -> int:
 
 
 def verified_tokens(engine: Engine, r: int, sampled: int) -> int:
-    """Return how many tokens a decode generates: the next token and the accepted draft tokens.
+    """Return the number of tokens that a decode generates: the next token and the accepted drafts.
 
     Args:
         engine: State of the engine.
@@ -244,7 +247,11 @@ def _next_start_s(engine: Engine) -> float:
 
 
 def push_ending(engine: Engine, r: int, moment: float) -> None:
-    """Push the time when a client sees a request end, or a decode server receives it."""
+    """Push a request onto the heap of end times, with the time ``moment`` (s).
+
+    It is the time when a client sees the request end. In an engine that receives its requests from
+    another engine or from a router, it is the time when the request arrives.
+    """
     counters = engine.counters
     blocks.push_heap(engine.endings, counters.endings, moment, r)
     counters.endings += 1
@@ -315,7 +322,11 @@ def hand_over(engine: Engine, r: int, work_s: float) -> None:
 
 
 def resolve(engine: Engine, r: int, moment: float) -> None:
-    """Record that a client sees its request end, and start the next stage if it was the last."""
+    """Record that a client sees its request end.
+
+    The next turn of a conversation becomes due, or the client's concurrency slot becomes free. If
+    no request of the load stage is left, the next stage starts.
+    """
     config, counters = engine.config, engine.counters
     if config.role >= DECODES:
         pass_on(engine, r, moment)

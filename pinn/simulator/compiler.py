@@ -86,7 +86,7 @@ inner = register_jitable(**_INNER)
 
 
 def compiled_as(plain: Callable[..., Any]) -> Callable[[_Function], _Function]:
-    """Return a decorator whose function replaces ``plain`` in compiled code."""
+    """Return a decorator for a function that replaces ``plain`` in compiled code."""
     decorate: Callable[[_Function], _Function] = overload(plain, jit_options=_INNER)
     return decorate
 

@@ -9,7 +9,10 @@ _MASK, _FIRST, _SECOND, _STRIDE = 0x7FFFFFFF, 0x21F0AAAD, 0x735A2D97, 0x1E3779B1
 
 
 def uniform_number(r: int, place: int) -> float:
-    """Return a random number from 0 to 1, fixed for a request and a position in its output."""
+    """Return a pseudo-random number from 0 to 1.
+
+    The number depends only on the request and on the position in its output.
+    """
     bits = _mixed((r * _STRIDE & _MASK) ^ _mixed(place + 1))
     return bits / (_MASK + 1)
 

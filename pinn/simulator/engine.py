@@ -237,7 +237,7 @@ CONFIG_FIELDS = tuple(get_type_hints(Config))
 
 
 class ArrayType(NamedTuple):
-    """Type of an array of an engine.
+    """Item type and axes of one of the arrays of a simulated engine.
 
     Attributes:
         dtype: Type of the array's items.

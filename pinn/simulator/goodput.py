@@ -71,7 +71,7 @@ class Goodput:
 
     @property
     def sentence(self) -> str:
-        """Return whether the run meets the SLO, with the compared numbers, as a sentence."""
+        """Return a sentence on whether the run meets the SLO, with the numbers compared."""
         verdict = "" if self.met is None else "SLO met: " if self.met else "SLO missed: "
         share = f"{100 * self.attainment:.1f} % of {self.requests:,} requests meet {self.each}"
         alone = [f"{k.upper()} {100 * v:.1f} %" for k, v in self.attainment_by_metric.items()]
@@ -106,6 +106,9 @@ def goodput(run: Run, slo: Slo) -> Goodput:
 
 
 def _alone(limits: GoodputLimit | None, found: Latencies) -> dict[str, float]:
-    """Return the share of requests that meet each metric's limit considered alone, by metric."""
+    """Return the share of requests that meet the limit on each metric, by metric.
+
+    Limits on the other metrics are ignored.
+    """
     each = limits.seconds if limits else {}
     return {name: float((~(found[name] > limit)).mean()) for name, limit in each.items()}

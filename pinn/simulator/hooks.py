@@ -213,7 +213,7 @@ def _launching(beta: np.ndarray, values: tuple[float, ...]) -> float:
 
 @inner
 def _linear_step(latency: np.record, sums: Float[np.ndarray, " sums"], shared_s: float) -> float:
-    """Return the step time of a batch in seconds, by ``pinn.surrogate.step_features.step_time``."""
+    """Return the step time of a batch in seconds, as ``step_features.step_time`` computes it."""
     values, beta = step_values(latency.costs, sums), latency.beta
     host = beta[_STEP] * values[_STEP] + beta[_REQUEST] * values[_REQUEST]
     launching = _launching(beta, values)

@@ -280,7 +280,10 @@ def _set_aside(engine: Engine, replica: int, r: int, fence: int) -> None:
 
 
 def free_processed(engine: Engine, replica: int, column: int) -> None:
-    """Free finished requests' blocks no batch in flight can write (``_drain_deferred_frees``)."""
+    """Free finished requests' blocks once no batch in flight can write to them.
+
+    Mirrors ``_drain_deferred_frees``.
+    """
     state = engine.replicas[replica]
     if engine.batches[replica, column].size == 0:
         return

@@ -84,7 +84,7 @@ class LinearLatency:
         return {**records, "beta": hooks.step_coefficients(beta), **values}
 
     def step_time(self, batch: Batch) -> float:
-        """Return the step time of a batch in seconds: host + max(launching, GPU's work)."""
+        """Return a batch's step time in seconds: host time + max(kernel launching, GPU work)."""
         return float(self.step_times([batch])[0])
 
     def step_times(self, batches: Sequence[Batch]) -> Float[np.ndarray, " batches"]:

@@ -391,7 +391,10 @@ def advance_pools(
 
 
 def _send_on(prefill: Engine, decode: Engine) -> None:
-    """Send requests with computed prompts to decode servers, with the rest of their timeouts."""
+    """Send requests with computed prompts to decode servers.
+
+    The client timeout of each request is reduced by the time since the request was sent.
+    """
     for i in range(prefill.counters.leaving):
         r, moment = prefill.leaving[i].request, prefill.leaving[i].moment_s
         prompt, answer = prefill.requests[r], decode.requests[r]

@@ -107,9 +107,10 @@ _SERVED = [list(REQUEST_FEATURES).index(name) for name in _WORK]
 def features_spent(
     latency: LinearLatency, table: Float[np.ndarray, "steps columns"]
 ) -> Float[np.ndarray, "moments features"]:
-    """Return the sums of step features over all steps before each step, and over all steps.
+    """Return cumulative sums of step features.
 
-    Kernel launching and GPU work overlap, so the features of the shorter one count as 0.
+    Row i is the sum over the first i steps, so that the last row is the sum over all steps. Kernel
+    launching and GPU work overlap, so the features of the shorter one count as 0.
     """
     spent = np.zeros((len(table) + 1, len(STEP_FEATURES)))
     for begin in range(0, len(table), _CHUNK_STEPS):

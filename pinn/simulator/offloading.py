@@ -178,7 +178,7 @@ def plan(engine: Engine, replica: int) -> None:
 
 
 def _plan_by_request(engine: Engine, replica: int) -> None:
-    """Plan stores of newly started, then of other requests (early vLLM releases).
+    """Plan stores for newly started requests, then for all others (early vLLM releases).
 
     Chunks that preempted requests have stored become readable.
     """
@@ -321,7 +321,10 @@ def _reserve(
 def _note_offer(
     engine: Engine, replica: int, request: Request, first: int, end: int, missing: int
 ) -> None:
-    """Mark the chunks that a request offers for storing as used, except those being stored."""
+    """Mark the chunks that a request offers for storing as used.
+
+    Chunks that are still being stored are not marked.
+    """
     for m in range(missing - 1, -1, -1):
         i = engine.tier_missing[replica, m]
         place = engine.tier_holder[replica, tiers.chunk_key(engine, request, i)]
@@ -350,7 +353,10 @@ def _use(engine: Engine, replica: int, request: Request, chunk: int, how: int) -
 
 
 def _commit_uses(engine: Engine, replica: int, request: Request) -> None:
-    """Mark the chunks that an ended request used as most recently used, its first chunk last."""
+    """Mark the chunks that an ended request used as most recently used.
+
+    Its first chunk is marked last, and is therefore evicted last.
+    """
     arc = engine.config.tier_arc
     for i in range(known_tokens(request) // chunk_tokens(engine) - 1, -1, -1):
         seen = engine.tier_seen[request.first_seen + i]

@@ -15,7 +15,10 @@ from pinn.simulator.state import FINISHED, LOAD, RUNNING, STORE, Request
 
 
 def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
-    """Assign a waiting request its cached prefix and new blocks, if there are enough blocks."""
+    """Assign a waiting request its cached prefix, and new KV blocks for its other tokens.
+
+    Return whether enough blocks are free; otherwise the request is assigned nothing.
+    """
     request, state = engine.requests[r], engine.replicas[replica]
     tree.lock(engine, replica, state.matched)
     request.node, request.blocks, request.keyed_blocks = state.matched, hits, hits
@@ -31,7 +34,10 @@ def take(engine: Engine, replica: int, r: int, hits: int, tokens: int) -> bool:
 
 
 def grow(engine: Engine, replica: int, request: Request, tokens: int) -> bool:
-    """Allocate all blocks that a request needs, or none; return whether they were allocated."""
+    """Allocate all KV blocks that a request needs for ``tokens`` tokens.
+
+    Return whether enough blocks are free; otherwise no block is allocated.
+    """
     size, state = engine.config.block_tokens, engine.replicas[replica]
     needed = max(-(-tokens // size) - request.blocks, 0)
     if needed > state.free_blocks:

@@ -42,7 +42,10 @@ def _finite(value: Json) -> Json:
 
 
 def load_facts(run: Run, met: Goodput | None) -> JsonObject:
-    """Return the JSON keys about the load: ``steady_state``; ``slo`` and ``reading`` if known."""
+    """Return the JSON values about the load, by key.
+
+    The keys are ``steady_state`` and, if known, ``slo`` and ``reading``.
+    """
     reading = run.workload.reading
     found: JsonObject = {"steady_state": [each.to_json() for each in steady_states(run)]}
     if met is not None:

@@ -168,7 +168,10 @@ class GapRuns:
 
     @property
     def per_token(self) -> tuple[Float[np.ndarray, " runs"], Int[np.ndarray, " runs"]]:
-        """Return ITLs in seconds and their counts; tokens that arrive together share their gap."""
+        """Return the ITL in seconds of each run of equal gaps, and its number of tokens.
+
+        Tokens that arrive together share their gap equally.
+        """
         return self.seconds / self.tokens, self.count * self.tokens
 
 
@@ -202,7 +205,10 @@ class StepRecords:
 
     @property
     def shared_sums(self) -> BatchSums:
-        """Batch sums of the experts' work, which replicas share, per replica; contexts are 0."""
+        """Batch sums of the experts' work, of shape ``[steps]``, as means per replica.
+
+        All replicas of a group share this work. Sums over contexts are 0.
+        """
         known = {name: self[f"shared_{name}"] for name in state.SHARED_SUMS}
         nothing = dict.fromkeys(state.SUMS, np.zeros(len(self)))
         return BatchSums(**(nothing | known))

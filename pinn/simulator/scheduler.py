@@ -101,7 +101,7 @@ def _schedule_running(engine: Engine, replica: int) -> None:
 
 
 def _slots(engine: Engine, tokens: int) -> int:
-    """Return the number of tokens that need KV blocks in a request, with future draft tokens."""
+    """Return the number of a request's tokens that need KV blocks, with future draft tokens."""
     config = engine.config
     return max(min(tokens + config.lookahead, config.max_model_len), tokens)
 

@@ -72,7 +72,10 @@ def _statistics(run: Run, server: int, percentiles: Sequence[float]) -> Metrics:
 
 
 def server_table(servers: Sequence[Metrics], names: Sequence[str] = ()) -> Grid:
-    """Return a table of servers' metrics; beyond eight servers, only the extreme ones.
+    """Return a table of metrics with one row per server.
+
+    Of more than eight servers, only the four with the fewest and the four with the most requests
+    have a row.
 
     Args:
         servers: Metrics of each server.

@@ -65,7 +65,11 @@ def block_keys(
 def _find_places(
     place: np.ndarray, sizes: np.ndarray, full: np.ndarray, donors: np.ndarray, shared: np.ndarray
 ) -> None:
-    """For each request, find the request whose block-key array it shares, and each array's size."""
+    """Find the array of block keys that each request uses.
+
+    Requests with shared prompts can share an array. ``place`` receives the index of the request
+    that owns the array, and ``sizes`` the number of keys in each array.
+    """
     ends = np.ones(len(full), np.bool_)  # whether the last key of the array is the request's own
     for r in range(len(full)):
         d = donors[r]

@@ -144,7 +144,10 @@ def finished_run(
 
 
 def _as_asked(workload: Workload, records: RequestRecords) -> RequestRecords:
-    """Set the output tokens of requests without output to 0; their result counts as first token."""
+    """Set the number of output tokens to 0 for requests without output.
+
+    The end of such a request is recorded as the time of its first token.
+    """
     alone = workload.output_tokens == 0
     if not alone.any():
         return records

@@ -128,7 +128,10 @@ class RateSweep:
     def _latencies(
         self, metrics: Sequence[str], percentiles: Sequence[float]
     ) -> list[tuple[str, str]]:
-        """Return (heading, metric) of each latency column: requested or default statistics."""
+        """Return the heading and the metric's name for each latency column of the table.
+
+        Each latency has a column for its mean, and one for each requested or default percentile.
+        """
         shown = [percentile_name(p) for p in self.runs[0].reported.percentiles or percentiles]
         return [
             (name.upper() if of_all == "mean" else of_all, f"{name}_{of_all}_ms")

@@ -135,7 +135,7 @@ def _next_rank(state: Replica) -> int:
 
 
 def touch(engine: Engine, replica: int, request: Request, end: int) -> None:
-    """Mark the chunks of a request before number ``end`` as used, from last to first."""
+    """Mark a request's first ``end`` chunks as used, from last to first."""
     for chunk in range(end - 1, -1, -1):
         place = engine.tier_holder[replica, chunk_key(engine, request, chunk)]
         if place > 0:

@@ -106,7 +106,7 @@ def _shared_prompts(shared: Tree) -> SharedPrefix | None:
 
 
 def _mean(values: Tree, *names: str) -> float | None:
-    """Return the mean of the first of several quantities found in a report, or None."""
+    """Return the mean of the first given quantity that a report contains; None without one."""
     return next((values.at(name).number("mean") for name in names if values.at(name)), None)
 
 

@@ -81,7 +81,10 @@ def _offsets(load: Load, rng: np.random.Generator) -> Float[np.ndarray, " n"]:
 def _repeat(
     prefix: SharedPrefix, prompt: Int[np.ndarray, " n"], rng: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return each prompt's length, and the earlier prompt whose prefix it repeats."""
+    """Return the prompts' lengths in tokens, and the workload columns for their shared prefixes.
+
+    The columns contain, for each prompt, the earlier prompt whose prefix it repeats.
+    """
     prompts = prefix.groups * prefix.prompts_per_group
     which = rng.permutation(prompts)[np.arange(len(prompt)) % prompts]
     length = prompt[: min(prompts, len(prompt))]

@@ -88,7 +88,7 @@ class LaunchFact:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the flags and their origin as a key that is the same for equal servers."""
+        """Return the flags and their origin as a key; servers with equal flags have equal keys."""
         return tuple(self.passed[name] for name in (*FLAGS, "image", "drafts", "borrowed"))
 
 

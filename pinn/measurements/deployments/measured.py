@@ -48,7 +48,7 @@ def observed_deployment(row: Row) -> Deployment:
 
 
 def _layout(row: Row) -> dict[str, FlagValue]:
-    """Return the values of the flags for a row's engine and its parallelism, by flag."""
+    """Return the flags for a row's engine and parallelism, as values by flag name."""
     engine, is_expert_parallel = str(row["engine"]), bool(row["enable_expert_parallel"])
     tp, dp = int(row["tensor_parallel_size"]), int(row["data_parallel_size"])
     if engine == VLLM:

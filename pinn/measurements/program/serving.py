@@ -180,7 +180,10 @@ def _wait(server: Any, address: str, log: str, is_asked: IsAsked) -> None:
 
 
 def _held(page: str, tokens: int) -> int:
-    """Return how many requests of ``tokens`` tokens fit in a server's KV cache, by its metrics."""
+    """Return the number of requests of ``tokens`` tokens that fit in a server's KV cache.
+
+    The size of the cache is read from the server's metrics page.
+    """
     info = next((line for line in page.splitlines() if "cache_config_info{" in line), "")
     sizes = [re.search(rf'\b{name}="(\d+)"', info) for name in ("num_gpu_blocks", "block_size")]
     if not all(sizes):

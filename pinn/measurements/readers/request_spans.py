@@ -151,7 +151,11 @@ def front_rows(spans: Batches, api: Batches, count: int, refused: Counter[str]) 
 def _moments(
     scope: str, names: Names, events: Mapping[str, _Events], count: int, refused: Counter[str]
 ) -> tuple[Columns, dict[str, np.ndarray]]:
-    """Return the times of each span's first events, and the indices of these events."""
+    """Return the time of each span's first event of every label, and the index of this event.
+
+    Times are columns in seconds, NaN without an event; indices are arrays by label. Repeated
+    events are counted in ``refused``.
+    """
     columns: Columns = {}
     at = {label: events[label].first(count) for label in names}
     for label, name in names.items():

@@ -294,7 +294,10 @@ def _leave(engine: Engine, r: int, now_s: float) -> None:
 
 
 def _per_copy(engine: Engine) -> dict[str, int]:
-    """Return the number of entries per server of each array whose first axis is the server."""
+    """Return each array's number of entries per server, by array name.
+
+    Only arrays whose first axis counts servers, or parts of servers, are included.
+    """
     config = engine.config
     axes = ("n_replicas", "n_groups", "n_servers", "n_copies")
     return {
@@ -305,7 +308,10 @@ def _per_copy(engine: Engine) -> dict[str, int]:
 
 
 def _snapshot(engine: Engine) -> dict[str, np.ndarray]:
-    """Copy an engine's initial arrays, by name: those of one idle server and of all requests."""
+    """Return copies of an engine's initial arrays, by array name.
+
+    The copies contain the entries of one idle server, and all requests.
+    """
     parts = {name: getattr(engine, name)[:each].copy() for name, each in _per_copy(engine).items()}
     return parts | {"requests": engine.requests.copy()}  # type: ignore[attr-defined]
 

@@ -44,7 +44,9 @@ class BlisArrival(Strict):
     def gaps_s(
         self, rate_per_s: float, count: int, rng: np.random.Generator, faster: float
     ) -> Float[np.ndarray, " count"]:
-        """Return a client's gaps between requests in s; ``faster`` divides gaps set by ``scale``.
+        """Return the gaps between a client's requests, in seconds.
+
+        Gaps that the key ``scale`` sets are divided by ``faster``.
 
         Raises:
             PinnError: If the process is unknown or lacks its second parameter.
@@ -66,7 +68,10 @@ class BlisArrival(Strict):
 
 
 class BlisLengths(Strict):
-    """Length distribution: one of ``arrivals``, or weights by length in tokens (``empirical``)."""
+    """Distribution of the lengths of prompts or outputs, in tokens.
+
+    It is one of the distributions in ``arrivals``, or ``empirical`` with a weight for each length.
+    """
 
     type: str
     params: dict[str | Whole, Number] = Field(default_factory=dict)
@@ -301,7 +306,10 @@ def _merged(parts: list[Requests], spec: _Spec, path: Path) -> workload.Workload
 
 
 def _rates_per_s(spec: _Spec, path: Path) -> list[float]:
-    """Return each client's request rate, its share of the total rate, in requests per second."""
+    """Return each client's request rate, in requests per second.
+
+    It is the client's share of the total rate.
+    """
     fractions = np.array([client.rate_fraction for client in spec.clients])
     if any(client.concurrency is not None for client in spec.clients):
         raise PinnError(

@@ -133,7 +133,10 @@ def _recorded(
 
 
 def _beside(header: Path, time_unit: str) -> Path:
-    """Return a TraceV2 header's CSV file: the one of the same name, or the folder's only one."""
+    """Return the path of the CSV file that belongs to a TraceV2 header.
+
+    It is the file with the header's name or, if there is none, the only CSV file in the folder.
+    """
     if time_unit.lower() not in ("us", "microsecond", "microseconds"):
         raise PinnError(f"{header}: time_unit must be microseconds, got {time_unit!r}")
     same = header.with_suffix(".csv")

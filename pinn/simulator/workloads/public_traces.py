@@ -172,9 +172,10 @@ def _mooncake_fault(entry: Any) -> str | None:
 
 
 def _share_hashes(hashes: list[list[int]], prompt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, per prompt, the earlier request that shares the longest prefix, and shared tokens.
+    """Find the earlier request with which each prompt shares its longest prefix.
 
-    The request is -1 if no earlier prompt shares a prefix. Only whole hashed blocks are compared.
+    Return the index of this earlier request, and the number of shared tokens, for each prompt. The
+    request is -1 if no earlier prompt shares a prefix. Only whole hashed blocks are compared.
     """
     donor, shared = np.full((2, len(hashes)), -1, np.int64)
     known: dict[tuple[int, int], tuple[int, int]] = {}  # (parent node, hash) -> (node, request)

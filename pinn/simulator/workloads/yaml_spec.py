@@ -183,7 +183,10 @@ def read_plain_spec(
 
 
 def _stages(spec: _Spec, path: Path, rate_per_s: float | None) -> list[arrivals.Stage]:
-    """Return the stages of a file, or of the curve of rates that it names."""
+    """Return the load stages in a file.
+
+    If the file names a file with a rate curve, the stages are read from the curve.
+    """
     if spec.stages is None and spec.rate_curve is None:
         raise PinnError(
             f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
@@ -201,7 +204,10 @@ def _stages(spec: _Spec, path: Path, rate_per_s: float | None) -> list[arrivals.
 def _conversations(
     spec: _Spec, stages: list[arrivals.Stage] | None, sent: _Sent
 ) -> workload.Workload:
-    """Return conversations that begin at the rate of stages, or with a fixed concurrency."""
+    """Return a load of conversations.
+
+    They begin at the request rates of ``stages``, or with a fixed concurrency.
+    """
     rng = arrivals.random_draws(sent["seed"])
     shape = ConversationShape(
         turns=spec.turns or 1,
