@@ -68,7 +68,7 @@ class Measurements:
 def main(
     first: str, overrides: Annotated[list[str] | None, typer.Argument()] = None, second: str = ""
 ) -> None:
-    """Print the scores of each second model and of all together.
+    """Print the scores of each model that is held out in addition to ``first``, and of all of them.
 
     ``overrides`` are settings as for train.py.
     """
@@ -94,7 +94,9 @@ def inner_folds(
     first: ModelSpec,
     second: str = "",
 ) -> Iterator[tuple[ModelSpec, pd.DataFrame]]:
-    """Yield each second model with its predictions; columns are ``panel_rows.ROW_COLUMNS``.
+    """Yield each additionally held-out model, with a table of its scorecard rows.
+
+    The columns are ``panel_rows.ROW_COLUMNS``.
 
     Args:
         kernels: Fits to kernel times, without those of the first model.

@@ -27,7 +27,7 @@ FIELDS = ("engine", "part", "model_type", "architecture", "absent", "since")
 
 
 def architectures() -> dict[str, str]:
-    """Return ``model_type`` -> architecture, from config.json files of the model catalog."""
+    """Map each ``model_type`` in the model catalog to the architecture in its config.json."""
     known = sorted(catalog_models().values(), key=lambda each: each.name, reverse=True)
     configs = [each.documents()[0] for each in known]
     return {c["model_type"]: c["architectures"][0] for c in configs if c.get("architectures")}

@@ -120,6 +120,9 @@ def _source_file(name: str) -> Path | None:
 
 @cache
 def _installed() -> list[str]:
-    """Return the metadata folder names of all installed distributions, which include versions."""
+    """Return the names of the metadata folders of all installed distributions.
+
+    A name such as ``numpy-2.3.1.dist-info`` includes the distribution's version.
+    """
     places = [place or "." for place in sys.path if os.path.isdir(place or ".")]
     return sorted({n for place in places for n in os.listdir(place) if n.endswith(".dist-info")})

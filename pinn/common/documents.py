@@ -106,7 +106,10 @@ def check_size(value: float, most: float, what: str, remedy: str) -> None:
 
 
 def written(value: object) -> str:
-    """Format a number for error messages, as a power of ten if it is long; other values by repr.
+    """Format a value for an error message.
+
+    An integer has thousands separators, or is a power of ten if it is long. A float has six digits.
+    Any other value is formatted by ``repr``, up to 60 characters.
 
     >>> written(12345), written(-(10**400))
     ('12,345', '-10^400')
@@ -314,7 +317,10 @@ def _check_nodes(root: yaml.Node, where: str) -> None:
 
 
 def _children(node: yaml.Node, where: str) -> list[yaml.Node]:
-    """Return the items of a YAML list, or the keys (all different) and values of a mapping."""
+    """Return the child nodes of a YAML node: items of a list, or keys and values of a mapping.
+
+    A scalar has no child nodes. A key that occurs twice raises an error.
+    """
     if not isinstance(node, yaml.MappingNode):
         return node.value if isinstance(node, yaml.SequenceNode) else []
     seen: set[tuple[str, str]] = set()
@@ -386,7 +392,9 @@ _SAID = re.compile(r"Input should be (?:a valid (?P<kind>\w+)|(?P<other>.*))")
 
 
 def first_fault(error: ValidationError) -> tuple[str, str]:
-    """Return the field of the first error in a pydantic ``ValidationError``, and what was expected.
+    """Return the name of the first invalid field, and a statement of what was expected there.
+
+    ``error`` is a pydantic ``ValidationError``.
 
     >>> from pydantic import BaseModel, ValidationError
     >>> class Load(BaseModel):

@@ -26,7 +26,7 @@ _CHECKPOINT = Path("checkpoints") / "pinn.safetensors"
 
 
 def _places(in_checkout: Path, installed: Path) -> tuple[Path, Path]:
-    """Return the paths of a file or folder in the checkout, and in an installed wheel."""
+    """Return the two paths at which a project file may be: in a checkout and in an install."""
     environment = Path(sysconfig.get_path("data")) / "share" / "pinn"
     return Path(__file__).resolve().parents[2] / in_checkout, environment / installed
 
@@ -169,9 +169,11 @@ def needed_kernels(checkpoint: Path, what: str) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return ``PINN_CACHE``, else ``pinn`` in ``XDG_CACHE_HOME`` or in the system's cache folder.
+    """Return the path of the folder for cached results.
 
-    Users may delete the contents of this folder at any time; results are then recomputed.
+    The path is the environment variable ``PINN_CACHE`` or, if it is not set, ``pinn`` in
+    ``XDG_CACHE_HOME`` or in the system's cache folder. Users may delete the contents of this folder
+    at any time; results are then recomputed.
     """
     named = os.environ.get("PINN_CACHE")
     return given_path(named) if named else user_cache_path("pinn")
@@ -304,7 +306,7 @@ class ReadReport:
 
     @property
     def located(self) -> dict[str, int]:
-        """Return the number of refused rows by ``reason (locations)``.
+        """Return the number of refused rows by reason; each reason includes the first locations.
 
         >>> ReadReport("a", "", "", 3, 0, {"cut off": 3}, places={"cut off": ["b", "c"]}).located
         {'cut off (b; c; and 1 more)': 3}

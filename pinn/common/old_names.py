@@ -55,7 +55,7 @@ def current_options(arguments: Sequence[str], known: Collection[str]) -> list[st
 
 
 def old_arguments(known: Collection[str]) -> dict[str, str]:
-    """Return the current name of each deprecated keyword argument of a function.
+    """Map the deprecated keyword arguments of a function to their current names.
 
     Args:
         known: Current names of the function's keyword arguments.

@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def skipped_lines(counts: Mapping[str, int], verb: str = "skipped") -> list[str]:
-    """Return a line for each reason why input was skipped, with the number of skipped items."""
+    """Return a line of text for each reason why input was skipped, with the number of items."""
     return [f"{count:8} {verb}: {reason}" for reason, count in counts.items()]
 
 

@@ -48,7 +48,10 @@ class KeptRows:
             self.mask &= ~refused
 
     def refuse_repeated(self, **key: npt.ArrayLike) -> None:
-        """Drop rows whose key equals an earlier accepted row's; the reason is "written twice"."""
+        """Drop every row that has the same key as an earlier accepted row.
+
+        The reason under which these rows are counted is "written twice".
+        """
         import pandas as pd
 
         repeated = np.zeros(len(self.mask), dtype=bool)

@@ -264,7 +264,10 @@ def keeps_state_ends(d: Deployment) -> bool:
 
 
 def cached_width(mixer: Attention, tensor_parallel_size: int) -> float:
-    """Return the cached elements per token, layer and GPU; every GPU has MLA's whole vector."""
+    """Return the number of KV cache elements per token that one layer has on one GPU.
+
+    Tensor parallelism divides KV heads among GPUs. With MLA, every GPU has the whole latent vector.
+    """
     if isinstance(mixer, LatentAttentionSpec):
         return float(mixer.kv_width)
     return max(mixer.kv_heads // tensor_parallel_size, 1) * mixer.pair_width

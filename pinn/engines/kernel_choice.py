@@ -41,7 +41,7 @@ MARLIN_FORMAT = "int4_wo"
 #: measured under the engine's own selection.
 @cache
 def kernel_names() -> dict[str, str]:
-    """Return the kernels, such as ``AUTO``, that each name in ``kernel_names.csv`` denotes."""
+    """Map each name in ``kernel_names.csv`` to the kernels that it denotes, such as ``AUTO``."""
     return {row["name"]: row["kernels"] for row in engine_rows("kernel_names.csv")}
 
 
@@ -94,5 +94,8 @@ def with_release_kernels(
 
 
 def as_in_tables(gpu: GpuSpec) -> str:
-    """Return the ``--moe-backend`` value of the kernels that were measured as ``AUTO`` on a GPU."""
+    """Return the ``--moe-backend`` value that selects the kernels measured as ``AUTO``.
+
+    The value depends on the compute capability of the GPU.
+    """
     return TRITON if gpu.compute_capability == HOPPER else "flashinfer_trtllm"

@@ -7,7 +7,11 @@ from pinn.specs.serving import VLLM, ServingSpec
 
 
 def hardware_label(deployment: Deployment) -> str:
-    """Return GPU, attention parallelism, formats and engine, such as ``H100-SXM TP 8 bf16``."""
+    """Return a short description of a deployment's hardware, such as ``H100-SXM TP 8 bf16``.
+
+    The description has the GPU, the parallel sizes and the number formats, and the engine unless it
+    is vLLM.
+    """
     recipe, engine = deployment.recipe, deployment.serving.engine
     ranks = {"PP": recipe.pipeline_parallel_size, "DP": recipe.data_parallel_size}
     parts = [deployment.gpu.name, f"TP {recipe.tensor_parallel_size}"]
@@ -18,7 +22,10 @@ def hardware_label(deployment: Deployment) -> str:
 
 
 def format_label(deployment: Deployment) -> str:
-    """Return the weight formats of attention and feed-forward layers, or one if identical."""
+    """Return the number formats of attention and feed-forward weights, joined by a slash.
+
+    Identical formats are written once. The format of the KV cache is appended if it differs.
+    """
     formats = deployment.model.precisions
     ffn = formats.dense_ffn if deployment.model.moe is None else formats.experts
     names = dict.fromkeys([formats.attention.name, ffn.name])

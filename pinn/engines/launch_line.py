@@ -102,7 +102,7 @@ class Launch:
 
     @property
     def lines(self) -> list[str]:
-        """Return one line per effect, with the flags and variables that have this effect."""
+        """Return a line of text for each type of effect, which lists its flags and variables."""
         titles = "taken from the command", "no effect on predictions", "not modelled"
         lists = [self.taken, self.no_effect, self.unmodelled]
         shown = [", ".join(printable(word, 500) for word in words) for words in lists]

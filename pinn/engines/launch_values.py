@@ -120,7 +120,10 @@ def _shell_line(text: str) -> str:
 
 
 def _image(words: list[str]) -> tuple[int, str, str]:
-    """Return the container image's position in the command (-1 if none), its engine and release."""
+    """Return the index of the container image among a command's words, its engine and its release.
+
+    The index is -1, and the other two are empty, if the command has no container image.
+    """
     is_container = {"docker", "podman", "nerdctl"} & {word.rsplit("/", 1)[-1] for word in words}
     for i, word in enumerate(words if is_container else ()):
         match = _IMAGE.fullmatch(word.replace("#", "/"))
@@ -132,7 +135,10 @@ def _image(words: list[str]) -> tuple[int, str, str]:
 
 
 def _program(words: list[str], start: int) -> tuple[str, int] | None:
-    """Return the engine that the words from ``start`` launch, and its first argument's position."""
+    """Return the engine that a command starts, and the index of the engine's first argument.
+
+    The search begins at the word with index ``start``. The result is None if no engine is started.
+    """
     for i in range(start, len(words)):
         for engine, program in _PROGRAMS:
             here = words[i : i + len(program)]

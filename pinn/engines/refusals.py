@@ -90,7 +90,7 @@ def chunk_of_pages(d: Deployment) -> Refusal | None:
 
 
 def cache_format(d: Deployment) -> Refusal | None:
-    """Refuse an fp8_e5m2 KV cache if the checkpoint's format can include KV cache scales.
+    """Return a refusal of an fp8_e5m2 KV cache if the checkpoint may include KV cache scales.
 
     From 0.24.0 on, vLLM accepts compressed-tensors checkpoints without a ``kv_cache_scheme``. Model
     specifications do not record this key, so only block-scaled fp8 is refused.
@@ -103,7 +103,7 @@ def cache_format(d: Deployment) -> Refusal | None:
 
 
 def latent_cache(d: Deployment) -> Refusal | None:
-    """Refuse an fp8 KV cache if MLA runs in Triton in a release before vLLM 0.18."""
+    """Return a refusal of an fp8 KV cache if MLA runs in Triton in a release before vLLM 0.18."""
     hopper_or_blackwell = 9 <= d.gpu.compute_capability < 11
     latent = any(isinstance(g.attention, LatentAttentionSpec) for g in d.model.layer_groups)
     cached = latent and d.kv_cache_precision.name == "fp8" and not hopper_or_blackwell
@@ -142,7 +142,7 @@ def architecture(d: Deployment) -> Refusal | None:
 
 
 def prediction_layer(d: Deployment) -> Refusal | None:
-    """Refuse multi-token prediction if the model or the release has no prediction layer."""
+    """Return a refusal of multi-token prediction if model or release has no prediction layer."""
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != MTP or d.serving.engine != VLLM:
         return None
@@ -156,7 +156,10 @@ def prediction_layer(d: Deployment) -> Refusal | None:
 
 
 def draft_model(d: Deployment) -> Refusal | None:
-    """Refuse a draft model before vLLM 0.15.0, or with a vocabulary size unlike the target's."""
+    """Return a refusal of a draft model that the vLLM release or the target model does not allow.
+
+    vLLM supports draft models from 0.15.0 on, if their vocabulary is as large as the target's.
+    """
     drafts = d.recipe.speculation
     if drafts is None or drafts.method != DRAFT_MODEL or d.draft is None or not runs(d, VLLM):
         return None
@@ -169,7 +172,7 @@ def draft_model(d: Deployment) -> Refusal | None:
 
 
 def drafts_beside_replicas(d: Deployment) -> Refusal | None:
-    """Refuse draft models and n-grams with attention data parallelism in SGLang."""
+    """Return a refusal of draft models and n-grams with attention data parallelism in SGLang."""
     drafts, algorithm = d.recipe.speculation, d.serving.speculative_config
     apart = drafts is not None and drafts.method in (DRAFT_MODEL, NGRAM)
     refused = apart and d.serving.enable_dp_attention and runs(d, SGLANG)

@@ -85,7 +85,10 @@ def release_of(d: Deployment) -> tuple[int, ...]:
 
 
 def runs(d: Deployment, engine: str, least: str = "0", below: str = "") -> bool:
-    """Return whether a deployment runs ``engine`` from release ``least`` up to before ``below``."""
+    """Return whether a deployment's engine and release match.
+
+    The release must be at least ``least`` and lower than ``below``. An empty ``below`` is no limit.
+    """
     if d.serving.engine != engine:
         return False
     found = release_of(d)
@@ -143,7 +146,10 @@ def expert_width(d: Deployment) -> Refusal | None:
 
 
 def dense_widths(d: Deployment) -> dict[int, str]:
-    """Return the widths of dense layers that tensor parallelism splits, and these layers' names."""
+    """Map the inner width of each type of dense layer that tensor parallelism splits to its name.
+
+    The names are ``dense_ffn`` and ``shared_experts``.
+    """
     dense = [g.ffn for g in d.model.layer_groups if isinstance(g.ffn, DenseFfnSpec)]
     found = {ffn.width: "dense_ffn" for ffn in dense}
     if d.model.moe is not None and d.model.moe.shared_width:

@@ -323,11 +323,12 @@ def _prompt_default(found: RecipeFields) -> tuple[int, Origin]:
 
 
 def _prompt_graphs(found: RecipeFields, number: Release) -> tuple[int, int]:
-    """Return the prompt tokens for which graph memory is reserved, and those of the largest graph.
+    """Return SGLang's two limits of prompt tokens in a CUDA graph; both are 0 without graphs.
 
-    SGLang captures no graphs with prompts under speculative decoding until 0.5.10, nor under
-    attention data parallelism or expert all-to-all until 0.5.16 (``_handle_piecewise_cuda_graph``,
-    ``_disable_breakable_cudagraph_if_incompatible``).
+    The first limit determines the memory that is reserved for graphs. The second is the size of the
+    largest captured graph. SGLang captures no graphs with prompts under speculative decoding until
+    0.5.10, nor under attention data parallelism or expert all-to-all until 0.5.16
+    (``_handle_piecewise_cuda_graph``, ``_disable_breakable_cudagraph_if_incompatible``).
     """
     serving = found.serving
     tokens = _prompt_default(found)[0]

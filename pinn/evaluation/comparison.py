@@ -121,7 +121,10 @@ def _ranked(
 def bootstrap_medians(
     errors: Float[np.ndarray, "n columns"], groups: Shaped[np.ndarray, " n"], draws: int
 ) -> Float[np.ndarray, "draws columns"]:
-    """Return the median error of each column in every bootstrap resample of whole groups."""
+    """Return the median of each column of errors in each bootstrap resample, as a matrix.
+
+    Its shape is ``[draws, columns]``. Every resample samples whole groups with replacement.
+    """
     names, index = np.unique(groups, return_inverse=True)
     members = [np.flatnonzero(index == i) for i in range(len(names))]
     draw = np.random.default_rng(0)

@@ -52,7 +52,7 @@ def cells(
     """Return a cell for each pair of split and method, whether or not its predictions are on disk.
 
     Args:
-        splits: Split method, such as ``leave-one-model-out``, -> its splits.
+        splits: Splits by split method, such as ``leave-one-model-out``.
         methods: Methods to compare.
         folder: Folder of cells and training logs.
         fingerprint: Hash of everything on which the cells depend. Cells on disk with another
@@ -154,7 +154,7 @@ def _predictions(rows: ServingRows, cell: Cell) -> pd.DataFrame:
 
 
 def held_out_kernels(kind: str, test: ServingRows) -> Exclusion:
-    """Return the models and GPUs whose kernels to hold out for a split method, given its test rows.
+    """Return the models and the GPUs whose kernels a split method holds out for given test rows.
 
     A held-out model's kernels are always held out. A held-out GPU's kernels are held out only by
     ``leave-one-gpu-and-its-kernels-out``. Other split methods represent a GPU whose kernels have
@@ -269,7 +269,7 @@ def described_errors(
 def mean_steps(
     deployments: Sequence[Deployment], loads: pd.DataFrame, gpu_known: bool = True
 ) -> list[held_out.Step]:
-    """Return, for each row, its deployment, a decode step at its load, and ``gpu_known``.
+    """Return a tuple (deployment, decode step, ``gpu_known``) for each row of loads.
 
     In the decode step, every client's request has generated half of its output.
     """

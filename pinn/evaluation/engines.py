@@ -55,7 +55,10 @@ class HeldOut(Protocol):
     """Predictor of coefficients that never uses a network trained on the deployment's model."""
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's latency model, predicted without training on its model."""
+        """Return a latency model for each deployment.
+
+        The network that predicts it was trained without the deployment's LLM.
+        """
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Networks:
         return self.left_out.get(next(near, ""), self.network)
 
     def latencies(self, deployments: Sequence[Deployment]) -> list[LinearLatency]:
-        """Return each deployment's latency model, from the network trained without its model."""
+        """Return a latency model for each deployment, from the network trained without its LLM."""
         found = (predict_coefficients(self.without(one.model), [one]) for one in deployments)
         each = zip(deployments, found, strict=True)
         return [LinearLatency(one, of.beta[0], of.alpha[0]) for one, of in each]

@@ -104,7 +104,7 @@ def experiment_splits(config: ExperimentConfig, measured: Measured) -> dict[str,
 
 
 def _kinds_of(wanted: str, rows: pd.DataFrame) -> tuple[list[str], str]:
-    """Return the split methods that hold out a given model or GPU, and its name in the data."""
+    """Return the split methods that can hold out a given model or GPU, and its name in the data."""
     models, gpus = (sorted(rows[column].unique()) for column in ("model", "gpu"))
     if of_models := [name for name in models if wanted in (name, name.split("/")[-1])]:
         return [KEPT], of_models[0]
@@ -167,7 +167,7 @@ _ROUNDING = 1e-6
 def shipped_predictions(
     checkpoint: Path, splits: Sequence[str], made: pd.DataFrame, observations: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return the cross-validation predictions published with a checkpoint that ``made`` lacks.
+    """Return those published cross-validation predictions of a checkpoint that ``made`` lacks.
 
     Each prediction comes from a fit without the row's model, or without the row's GPU and its
     kernels.
@@ -282,7 +282,7 @@ def run_error_rows(
 
 
 def mean_figures(run: Run) -> Figures:
-    """Return the mean TPOT, TTFT and E2E latency of a whole run for clients, in seconds."""
+    """Return the mean TPOT, TTFT and E2E latency that a run's clients see, in seconds."""
     return {metric: figure_seconds(run, WHOLE_RUN, name) for metric, name in FIGURES.items()}
 
 

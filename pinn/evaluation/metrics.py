@@ -243,7 +243,7 @@ GROUPS: dict[str, Callable[[Deployment, int], bool]] = {
 def group_masks(
     names: Sequence[str], rows: ServingRows, predictions: pd.DataFrame
 ) -> dict[str, pd.Series]:
-    """Return, by group name, a mask of the rows of ``predictions`` that belong to the group.
+    """Return a mask over the rows of ``predictions`` for each group, by name of the group.
 
     Raises:
         PinnError: If a name is not a key of ``GROUPS``.

@@ -106,7 +106,10 @@ def sum_up(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def configuration_scores(panel: pd.DataFrame) -> pd.Series:
-    """Return the error of each (group, configuration): a weighted mean over metrics, in percent."""
+    """Return the error of each configuration in each group, in percent.
+
+    It is a weighted mean of the errors of the metrics.
+    """
     weight = panel["metric"].map(WEIGHTS)
     key = [panel["group"], panel["configuration"]]
     return (panel["error"] * weight).groupby(key).sum() / weight.groupby(key).sum()
@@ -258,7 +261,10 @@ def compare_panels(
 
 
 def uncompared_groups(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return the groups that :func:`compare_panels` omits because they share no configuration."""
+    """Return the groups without any configuration that both scorecards include.
+
+    :func:`compare_panels` omits these groups.
+    """
     pairs = [{*zip(one["group"], one["configuration"], strict=True)} for one in (a, b)]
     compared = {group for group, _ in set.intersection(*pairs)}
     return sorted({group for group, _ in set.union(*pairs)} - compared)
@@ -294,7 +300,9 @@ def _mechanism_verdict(table: pd.DataFrame, alone: str) -> str:
 
 
 def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws groups"]:
-    """Return the mean of each group over its configurations, in every bootstrap resample.
+    """Return bootstrap means of each group's values: a row per resample, and a column per group.
+
+    Every resample samples configurations of the group with replacement.
 
     Args:
         values: Value, such as the error in percent, of every (group, configuration).
@@ -314,7 +322,7 @@ def _drawn(values: pd.Series, pooled: bool = True) -> Float[np.ndarray, "draws g
 
 
 def _sources(groups: pd.Index) -> np.ndarray:
-    """Return the source (type of measurement) of each group."""
+    """Return the source of each group's data (type of measurement), as an array of names."""
     return groups.to_series().str.partition(":")[0].replace(_ALIKE).to_numpy()
 
 

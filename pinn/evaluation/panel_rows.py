@@ -159,7 +159,10 @@ def is_saturated(rows: pd.DataFrame, series: Sequence[str], seconds: str) -> pd.
 
 
 def _runs(checkpoint: Path) -> pd.DataFrame:
-    """Read a checkpoint's scorecard rows for serving runs, predicted by folds without them."""
+    """Return scorecard rows of the serving runs in a checkpoint's training data.
+
+    The network that predicts a run was trained in a fold that held out the run's model.
+    """
     kept = checkpoint.with_suffix(".serving_runs.csv")
     path = kept if kept.is_file() else checkpoint.with_name("serving_runs.csv")
     if not path.is_file():
@@ -188,7 +191,7 @@ def run_rows(runs: Sequence[MeasuredRun], of: HeldOut, source: str) -> pd.DataFr
 
 
 def _of_scores(scores: pd.DataFrame, source: str) -> pd.DataFrame:
-    """Convert a ``score_runs`` table with a column ``deployment`` to scorecard rows.
+    """Convert a table of :func:`score_runs` with a column ``deployment`` to scorecard rows.
 
     Only metrics of whole runs are kept; overloaded runs and saturated TTFT are dropped.
     """

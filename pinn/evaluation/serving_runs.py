@@ -144,7 +144,9 @@ def summarize_runs(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranking_inversions(scores: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return pairs of runs, slower one first, whose p99 E2E latency is predicted in reverse order.
+    """Return pairs of runs whose p99 E2E latencies are predicted in the wrong order.
+
+    The run that was slower in measurements is the first of its pair.
 
     Args:
         scores: Scores of one method, as :func:`score_runs` returns them.

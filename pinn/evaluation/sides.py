@@ -120,8 +120,8 @@ class _Side(Scores):
     Attributes:
         surrogate: Checkpoint that is ready to predict; None for other files.
         given: Content of a coefficient file; None for other files.
-        ends: ``beta.NAME`` or ``alpha.NAME`` -> ends of the coefficient's interval; empty for
-            files without intervals.
+        ends: Both ends of each coefficient's interval, by ``beta.NAME`` or ``alpha.NAME``; empty
+            for files without intervals.
     """
 
     surrogate: Surrogate | None = None

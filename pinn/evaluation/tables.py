@@ -141,7 +141,9 @@ def print_decisions(table: pd.DataFrame) -> None:
 
 
 def decision_grid(part: pd.DataFrame, means: tuple[str, str], caption: str) -> Grid:
-    """Return a table of each method's mean throughput loss, missed TPOT limits, and loss by model.
+    """Return a table with a row per method: mean loss, missed TPOT limits, and loss by model.
+
+    Loss is a share of throughput.
 
     Args:
         part: Rows of one split.
@@ -204,7 +206,10 @@ def print_summary(
 
 
 def _is_shown(held_out: str) -> bool:
-    """Return whether to print a held-out model or GPU; within a group only if in ``DETAILED``."""
+    """Return whether the printed table includes the row of a held-out model, GPU or group.
+
+    A model or GPU within a group is included only if the group is in ``DETAILED``.
+    """
     part, nested, _ = held_out.partition(": ")
     return not nested or part in DETAILED
 

@@ -485,7 +485,10 @@ def _calls(group: LayerGroup, operators: Sequence[str], sizes: Sizes, seconds: S
 def _datasheet_seconds(
     phase: Phase, deployment: Deployment, group: LayerGroup, batches: UniformBatches
 ) -> Seconds:
-    """Return the roofline time of a layer's attention or recurrence in s, without draft tokens."""
+    """Return the roofline time in seconds of one layer's attention or recurrence.
+
+    Draft tokens are not included.
+    """
     model = deployment.model
     groups = tuple(g if g is group else replace(g, attention=None) for g in model.layer_groups)
     serving = replace(deployment.serving, **_NO_DRAFTS)

@@ -92,11 +92,15 @@ class Exclusion:
         return replace(tables, mixers=mixers, **kept)
 
     def gpu_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for the rows of a kernel table whose GPU is held out."""
+        """Return a mask of the rows in a kernel table whose GPU is held out, ``[rows]``."""
         return rows["gpu"].isin(self.gpus).to_numpy(dtype=bool, copy=True)
 
     def gemm_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or within 3 % of a held-out model's (n, k)."""
+        """Return a mask of matrix products to exclude, ``[rows]``.
+
+        Excluded are rows of a held-out GPU, and rows whose n and k are both close to those of a
+        held-out model's matrix product.
+        """
         excluded = self.gpu_rows(rows)
         n, k = rows["n"].to_numpy(dtype=float), rows["k"].to_numpy(dtype=float)
         for wide, deep in sorted({s for model in self.models for s in gemm_shapes(model)}):
@@ -104,7 +108,10 @@ class Exclusion:
         return excluded
 
     def attention_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or with a held-out model's attention shape."""
+        """Return a mask of attention kernels to exclude, ``[rows]``.
+
+        Excluded are rows of a held-out GPU, and rows with the attention shape of a held-out model.
+        """
         excluded = self.gpu_rows(rows)
         names = ("heads", "kv_heads", "head_dim", "window")
         table = rows[list(names)].to_numpy(dtype=float)
@@ -113,7 +120,11 @@ class Exclusion:
         return excluded
 
     def moe_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or with experts similar to a held-out model's."""
+        """Return a mask of expert kernels to exclude, ``[rows]``.
+
+        Excluded are rows of a held-out GPU, and rows whose experts are similar to a held-out
+        model's.
+        """
         excluded = self.gpu_rows(rows)
         value = {c: rows[c].to_numpy(dtype=float) for c in ("hidden", "width", "experts", "top_k")}
         for model in self.models:
@@ -122,7 +133,11 @@ class Exclusion:
         return excluded
 
     def latent_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for excluded MLA rows: all if a held-out model has the measured shape."""
+        """Return a mask of MLA kernels to exclude, ``[rows]``.
+
+        All MLA kernels were measured with one shape. If a held-out model has this shape, all rows
+        are excluded, otherwise only rows of a held-out GPU.
+        """
         if len(rows) == 0:
             return np.zeros(0, dtype=bool)
         latent = (m for m in self._mixers() if isinstance(m, LatentAttentionSpec))
@@ -131,8 +146,9 @@ class Exclusion:
         return self.gpu_rows(rows)
 
     def mixer_rows(self, rows: pd.DataFrame) -> Bool[np.ndarray, " rows"]:
-        """Return True for rows of a held-out GPU, or with a held-out model's recurrent layer.
+        """Return a mask of recurrent and sparse attention kernels to exclude, ``[rows]``.
 
+        Excluded are rows of a held-out GPU, and rows with the recurrent layer of a held-out model.
         Indexers of sparse attention were measured with GLM-5's shape only, so any held-out model
         with an indexer excludes all indexer rows.
         """

@@ -40,7 +40,7 @@ class Gemm(Operator):
     launch_seconds = 2.5e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the FLOP, and the bytes of weights and of 16-bit inputs and outputs."""
+        """Return the work of each row: FLOP, and bytes of weights and 16-bit activations."""
         return work.gemm_work(sizes["m"], sizes["n"], sizes["k"], hw.element_bytes)
 
     def rate(self, hw: Hardware, _sizes: Sizes) -> Rows:
@@ -149,7 +149,10 @@ class DecodeAttention(_Attention):
     launch_seconds = 4e-6
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the FLOP, and the bytes of cached keys and values in the cache's format."""
+        """Return the work of each row: FLOP, and bytes of the keys and values that are read.
+
+        Keys and values have the number format of the KV cache.
+        """
         own = {name: sizes[name] for name in self.sizes()}
         return work.decode_work(**own, kv_bytes=hw.element_bytes)
 
@@ -193,7 +196,7 @@ class PrefillAttention(_Attention):
     launch_seconds = 5e-6
 
     def work(self, _hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the FLOP, and the bytes of new keys and values, which always have 16 bits."""
+        """Return the work of each row: FLOP, and bytes of new keys and values in 16 bits."""
         return work.prefill_work(*(sizes[name] for name in self.sizes()))
 
     def inputs(self, hw: Hardware, sizes: Sizes) -> Float[np.ndarray, "rows inputs"]:
@@ -303,7 +306,7 @@ class Moe(Operator):
         return {**sizes, "hit": hit, "family": family(hw).astype(np.float64)}
 
     def work(self, hw: Hardware, sizes: Sizes) -> work.Work:
-        """Return the FLOP, the bytes of the experts in use, and the bytes of moved activations."""
+        """Return the work of each row: FLOP, and bytes of used experts and moved activations."""
         return work.moe_work(sizes, sizes["hit"], hw.element_bytes)
 
     def rate(self, hw: Hardware, sizes: Sizes) -> Rows:

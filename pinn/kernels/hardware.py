@@ -90,7 +90,11 @@ class Hardware:
 
 
 def math_index(gpu: GpuSpec, form: Precision) -> int:
-    """Return the index of a format's tensor-core math on a GPU: 0 (16-bit) if not native."""
+    """Return the index of the tensor-core math with which a GPU computes in a number format.
+
+    Index 0 is 16-bit math, 1 is 8-bit math, and 2 is 4-bit math. The index is 0 if the GPU has no
+    tensor-core math for the format.
+    """
     if form.math == "bf16" or form.math not in gpu.peak_flop_per_s:
         return 0
     return 2 if form.math == "fp4" else 1

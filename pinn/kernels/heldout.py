@@ -110,7 +110,11 @@ def errors(surrogate_name: str, predicted: pd.DataFrame) -> pd.DataFrame:
 
 
 def served(rows: pd.DataFrame, operator: Operator) -> pd.DataFrame:
-    """Return rows whose sizes occur in serving: experts on one node, with one step's tokens."""
+    """Return the rows whose sizes occur in serving.
+
+    For experts, these are rows with the GPUs of one node and the tokens of one step. For all other
+    kernel types, every row is returned.
+    """
     if operator.name != "moe":
         return rows
     ranks = rows["tensor_parallel"] * rows["expert_parallel"]

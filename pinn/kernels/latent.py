@@ -121,7 +121,10 @@ _LAUNCH_SECONDS = 1e-5
 
 
 def _times(work: Work, bandwidth: object, bf16_rate: object) -> tuple[Times, Times]:
-    """Return the times in seconds to move queries, keys, values and outputs, and to multiply."""
+    """Return two times in seconds per row: to move the operands, and to multiply them.
+
+    The operands are queries, keys, values and outputs.
+    """
     return (work.read_bytes + work.activation_bytes) / bandwidth, work.flop / bf16_rate
 
 

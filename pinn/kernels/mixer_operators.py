@@ -335,7 +335,10 @@ def _projections(ratio: int, rows: pd.DataFrame, gpu: GpuSpec, products: Product
 
 
 def _moved(passes: int, rows: pd.DataFrame, gpu: GpuSpec, _: Products) -> Seconds:
-    """Return the time in s to move residual streams; a step counts it with small kernels."""
+    """Return the time in seconds to move residual streams ``passes`` times.
+
+    A step counts this time with the small kernels.
+    """
     elements = (rows["batch_size"] * rows["hidden_size"] * passes).to_numpy()
     return elements * _BOTH_BYTES / gpu.memory_bandwidth_bytes_per_s
 
@@ -350,7 +353,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _function(text: str) -> Callable[..., Any]:
-    """Return the function that a cell of ``mixer_operators.csv`` specifies: name, arguments."""
+    """Return the function that a cell of ``mixer_operators.csv`` names.
+
+    Numbers after the name are bound as the function's first arguments.
+    """
     name, *numbers = text.split()
     return partial(_FUNCTIONS[name], *map(int, numbers))
 

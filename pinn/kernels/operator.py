@@ -36,7 +36,10 @@ def octaves(low: int, high: int, parts: int) -> Float[np.ndarray, " nodes"]:
 
 
 def node_points(axes: Nodes) -> list[Float[np.ndarray, " nodes"]]:
-    """Return the coordinates of a lattice's nodes, flat per axis; the last axis varies fastest."""
+    """Return the coordinates of all nodes of a lattice, as one array ``[nodes]`` per axis.
+
+    The coordinate along the last axis varies fastest.
+    """
     return [grid.ravel() for grid in np.meshgrid(*axes, indexing="ij")]
 
 

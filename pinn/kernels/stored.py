@@ -108,7 +108,11 @@ class MeasuredShapes:
         return Nearest(shape, *self.tables[table], float(max(apart[best], beyond[best])))
 
     def _preferred(self, gpu: str, precision: str) -> list[int]:
-        """Return indices of tables for this GPU and format; else for one of them; else of all."""
+        """Return the indices of the tables in which to look for the nearest measured kernel.
+
+        These are the tables for the same GPU and format. Without any, they are those for the same
+        format, else for the same GPU, else all.
+        """
         alike = [2 * (form == precision) + (chip == gpu) for chip, form in self.tables]
         return [i for i, each in enumerate(alike) if each == max(alike)]
 

@@ -95,7 +95,10 @@ def expert_read_s(w: CostFacts) -> Values:
 
 
 def expert_copies(w: CostFacts) -> Values:
-    """Return the mean number of expert slices per token on one GPU: its share of the top-k."""
+    """Return the mean number of expert slices on one GPU that a token uses.
+
+    It is the GPU's share of the token's top-k experts.
+    """
     return w.top_k / w.expert_spread
 
 

@@ -144,7 +144,11 @@ def gemm(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def experts(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time in seconds to read one token's experts or, if longer, compute all tokens."""
+    """Return the time in seconds of the routed experts: the longer of reading and computing.
+
+    Read are the weights of the experts that one token uses. Computed are the experts' results for
+    all tokens.
+    """
     return np.maximum(topk_expert_read_s(costs) * busy(sums), expert_compute_s(costs, sums))
 
 
@@ -196,9 +200,9 @@ def prefill_kv_read(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def kv_read(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time in seconds to read decodes' keys and values, scaled by the kernel ratio.
+    """Return the time in seconds of decodes to read their keys and values from the KV cache.
 
-    The ratio is the engine's to vLLM's attention kernel time.
+    The time is scaled by the ratio of the engine's to vLLM's attention kernel time.
     """
     return costs.decode_attention_time * (
         costs.kv_read_s * sums.decode_context
@@ -228,7 +232,7 @@ def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return routed experts' arithmetic time for tokens beyond ``WAVE_TOKENS``, in seconds."""
+    """Return the time in seconds of routed experts' arithmetic beyond ``WAVE_TOKENS`` tokens."""
     return costs.expert_token_s * np.maximum(expert_tokens(costs, sums.tokens) - WAVE_TOKENS, 0.0)
 
 

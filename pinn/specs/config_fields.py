@@ -25,7 +25,7 @@ def models_file(name: str) -> dict[str, Any]:
 
 
 def inverted(groups: Mapping[str, Any]) -> dict[Any, str]:
-    """Map each entry of a table's lists to the key of its list."""
+    """Map each entry of the lists in ``groups`` to the key of the list that contains it."""
     lists = ((key, names) for key, names in groups.items() if isinstance(names, list))
     return {name: key for key, names in lists for name in names}
 

@@ -298,7 +298,7 @@ def _plain(name: str) -> str:
 
 @cache
 def _known() -> dict[str, Path]:
-    """Return the datasheet file of each name and alias of a GPU in the catalog."""
+    """Map each name and alias of a GPU in the catalog to the path of its datasheet."""
     found: dict[str, Path] = {}
     read = {path: read_json(path) for path in sorted(data_folder("gpus").glob("*.json"))}
     for path, values in read.items():

@@ -89,7 +89,7 @@ def layer_count(fields: ConfigFields) -> int:
 
 
 def layer_parts(fields: ConfigFields, max_position: int) -> list[model.LayerPart]:
-    """Return each layer's attention or recurrence and its feed-forward part, first to last.
+    """Return the parts of each layer, first to last: attention or recurrence, and feed-forward.
 
     Raises:
         PinnError: If a needed size is missing or wrong, or a layer's type is unknown.

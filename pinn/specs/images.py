@@ -243,7 +243,10 @@ def _reader(
 
 
 def _limit(keys: list[str | int], places: tuple[Mapping[str, object], ...]) -> int:
-    """Return the first whole number under keys of given objects, or else the number in ``keys``."""
+    """Return a limit of image sizes: the first positive whole number under ``keys`` in ``places``.
+
+    If there is none, return the number in ``keys`` (the default), else 0.
+    """
     for place in places:
         for key in keys:
             value = encoder.at(place, key) if isinstance(key, str) else None

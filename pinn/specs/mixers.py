@@ -182,7 +182,7 @@ class LinearMixerSpec:
         return taps + 3 * self.heads + self.heads * self.value_dim
 
     def state_bytes(self, tensor_parallel_size: int = 1) -> float:
-        """Return the bytes per request and layer, on one GPU, of states and convolution inputs.
+        """Return the bytes of one request's states and convolution inputs in a layer, on one GPU.
 
         The convolution needs its last ``conv_width - 1`` inputs (vLLM's
         ``MambaStateShapeCalculator``).
@@ -267,7 +267,7 @@ class IndexerSpec:
 
     @property
     def key_bytes(self) -> float:
-        """Return the cached bytes of the indexer's key and scales, per token.
+        """Return the bytes that the indexer caches per token: its key and the key's scales.
 
         Source: vLLM's DeepseekV32IndexerCache.
         """

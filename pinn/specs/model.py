@@ -268,7 +268,11 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def key_shares(self) -> tuple[float, float]:
-        """Return a query's keys per context token, within its reach and over the whole context."""
+        """Return how many keys a query sees per context token, within reach and at any distance.
+
+        The first number counts keys of the window and keys that the indexer selects. The second
+        counts compressed keys that are seen without a selection.
+        """
         picked = self.cached_share * bool(self.indexer.heads)
         return self.window_tokens / (self.reach_tokens or 1) + picked, self.cached_share - picked
 
@@ -287,8 +291,9 @@ class CompressedAttentionSpec(LatentAttentionSpec):
 
     @property
     def request_bytes(self) -> float:
-        """Return the bytes per request at any length: its window, and fp32 sums of incomplete keys.
+        """Return the bytes that a request's cache has at any context length, per layer.
 
+        These are the keys in the window, and fp32 sums for compressed keys that are incomplete.
         Source: deepseek_compressor.py, CompressorStateCache.
         """
         widths = self.kv_lora_rank + self.indexer.head_dim * bool(self.indexer.heads)

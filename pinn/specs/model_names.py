@@ -82,7 +82,7 @@ def _package_files() -> list[Path]:
 
 @cache
 def aliases() -> dict[str, str]:
-    """Return the full name of the catalog model with the same shapes and formats, by alias."""
+    """Map each alias to the full name of the catalog model with the same shapes and formats."""
     return dict(sorted(inverted(models_file("aliases.json")).items()))
 
 
@@ -105,7 +105,10 @@ def published_generation(name: str) -> dict[str, object] | None:
 
 @cache
 def full_names() -> dict[str, list[str]]:
-    """Return the catalog keys of each full or bare name in lower case; full names come first."""
+    """Map each full or bare name, in lower case, to the catalog keys of the models it may mean.
+
+    If a name is both a full and a bare name, it means the model with this full name.
+    """
     targets = {each.name: key for key, each in catalog_models().items()}
     targets |= {name: target.lower() for name, target in aliases().items() if name not in targets}
     found: dict[str, list[str]] = {name.lower(): [key] for name, key in targets.items()}

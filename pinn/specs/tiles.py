@@ -144,9 +144,10 @@ def of_longest(width: int, height: int, tile: int, longest: int) -> Pair:
 
 
 def cropped(width: int, height: int, tile: int, most: int, patch: int) -> tuple[int, int, int]:
-    """Return columns and rows of tiles, and the tokens without padding, plus one per row.
+    """Return the columns and rows of an image's tiles, and its number of tokens.
 
-    Source: phi4_multimodal/image_processing_phi4_multimodal.py: dynamic_preprocess, _preprocess.
+    Padding has no tokens. Each row of tokens has one more token. Source:
+    phi4_multimodal/image_processing_phi4_multimodal.py: dynamic_preprocess, _preprocess.
     """
     columns, rows = math.ceil(width / tile), math.ceil(height / tile)
     if columns * rows > most:

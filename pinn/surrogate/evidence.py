@@ -25,8 +25,8 @@ class Evidence:
             ``kernel_distance``, ``by_operator`` and ``beyond_left_out``
             (``pinn.surrogate.uncertainty.network_evidence.describe_trust``).
         level: Share of measurements that the intervals cover.
-        usual: Metric (``tpot``, ``ttft``) -> ends of its interval below saturation, relative to the
-            predicted value; empty without intervals.
+        usual: Both ends of the interval below saturation, relative to the predicted value, by
+            metric (``tpot``, ``ttft``); empty without intervals.
         coefficient_ends: Ends of the interval of each coefficient that has one, by ``beta.NAME``
             or ``alpha.NAME``.
         step_ends: Ends of the interval of each batch's step time, relative to the predicted time;

@@ -308,7 +308,7 @@ def _terms(
     steps: Float[np.ndarray, "n step_features"],
     requests: Float[np.ndarray, "n request_features"],
 ) -> Float[np.ndarray, "n factors"]:
-    """Return the time that each operator, overhead and alpha contributes at its prior, in s."""
+    """Return the time in seconds that each operator, overhead and alpha adds at its prior value."""
     operators = np.einsum("nof,nf->no", parts, steps)
     overheads = steps[:, _OVERHEAD_COLUMNS] * _OVERHEAD_PRIORS
     return np.hstack([operators, overheads, requests * PRIOR_ALPHA])

@@ -147,19 +147,22 @@ _COLUMNS = (
 
 
 def _features(sums: pd.DataFrame) -> list[Float[np.ndarray, "n features"]]:
-    """Return three arrays: the step features of TPOT and of TTFT, and the request features."""
+    """Return three arrays: step features of TPOT, step features of TTFT, and request features."""
     named = [[c for c in _COLUMNS if c.startswith(f"{part}:")] for part in _PARTS]
     return [sums[columns].to_numpy() for columns in named]
 
 
 def mean_sums(observations: pd.DataFrame) -> pd.DataFrame:
-    """Return each row's features, TTFT offset and lower bounds, with prior coefficients."""
+    """Return a table of each row's features, TTFT offset and roofline lower bounds.
+
+    The benchmarks are simulated with prior coefficients.
+    """
     jobs = prior_jobs(measured_deployments(observations))
     return pd.DataFrame(map_runs(_sums, jobs), columns=list(_COLUMNS))
 
 
 def prior_jobs(measured: Sequence[MeasuredDeployment]) -> list[Job]:
-    """Return each measured deployment's benchmark as a simulation job with prior coefficients."""
+    """Return a simulation job for each measured deployment's benchmark, with prior coefficients."""
     return [
         measured_job(m.served, m.workload, LinearLatency(m.served, PRIOR_BETA, PRIOR_ALPHA))
         for m in measured

@@ -79,7 +79,7 @@ def _like(draw: np.random.Generator, gpu: GpuSpec) -> GpuSpec:
 def _place(
     draw: np.random.Generator, model: ModelSpec, gpus: Sequence[GpuSpec]
 ) -> Deployment | None:
-    """Return a deployment of the model on the first GPU, in random order, where it starts."""
+    """Return a deployment of the model on one of ``gpus``, the first in random order that fits."""
     placed = (_split(draw, model, gpus[int(i)]) for i in draw.permutation(len(gpus)))
     return next(filter(None, placed), None)
 

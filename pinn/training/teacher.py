@@ -250,7 +250,10 @@ def _columns(operator: str, features: Float[np.ndarray, "n features"]) -> list[i
 def projected_parts(
     kernels: KernelSurrogates, deployments: Sequence[Deployment], seed: int = 0
 ) -> Float[np.ndarray, "n operators features"]:
-    """Return step coefficients (betas) that explain each operator's time in ``n`` deployments."""
+    """Return the step coefficients (betas) that explain the time of each operator.
+
+    The shape is ``[n, operators, features]``, for ``n`` deployments.
+    """
     batches = [sample_batches(seed + i) for i in range(len(deployments))]
     parts = compose_many(kernels, deployments, batches)
     return np.array(list(map(project, features_of_batches(deployments, batches), parts)))
@@ -281,5 +284,5 @@ class Teacher:
     scalars: Scalars
 
     def betas(self, deployments: Sequence[Deployment]) -> Float[np.ndarray, "n features"]:
-        """Return the step coefficients (betas) of ``n`` deployments, in s per feature unit."""
+        """Return the step coefficients (betas) of deployments, in seconds per feature unit."""
         return self.scalars.betas(projected_parts(self.kernels, deployments))

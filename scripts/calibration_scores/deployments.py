@@ -94,7 +94,7 @@ def _spreads(settings: Settings) -> dict[str, float]:
 
 
 def all_draws(data: LeftOut) -> Iterator[Draw]:
-    """Yield, for every group, all samples of the rows to which a calibration is fitted."""
+    """Yield the samples of rows to which calibrations are fitted, for one group after another."""
     table = data.observations
     group = table.groupby(_GROUP, sort=False).ngroup().to_numpy()
     rng = np.random.default_rng(_SEED)

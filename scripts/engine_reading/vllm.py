@@ -33,7 +33,10 @@ def requirement(version: str) -> str:
 
 
 def budgets(source: EngineSource) -> list[Line]:
-    """Return rows with the API server's tokens and requests per step, by GPU memory and name."""
+    """Return rows with the API server's default limits of tokens and of requests per step.
+
+    The limits depend on the GPU's memory and name.
+    """
     rules = ("get_batch_defaults", "_set_default_args", "_set_default_args_v1")
     rule = source.first(*(f"{_ARGS}.{name}" for name in rules))
     # The rule compares memory sizes with multiples of GiB_bytes, so evaluate it at 0 and at each of

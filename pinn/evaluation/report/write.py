@@ -85,7 +85,10 @@ def _covered(tables: Tables) -> str:
 
 
 def _shipped(tables: Tables) -> dict[str, str]:
-    """Return a sentence on splits predicted in a checkpoint's cross-validation, and its SHA-256."""
+    """Return a sentence that names the splits predicted in cross-validation, and the checkpoint.
+
+    The checkpoint is identified by its SHA-256.
+    """
     mark = metrics.CHECKPOINT_COLUMN
     kept = tables.predictions.reindex(columns=["split", "method", mark]).dropna(subset=mark)
     methods = kept.groupby("split", sort=False)["method"].unique().map(", ".join)

@@ -100,7 +100,7 @@ PROMPT_KERNEL = "FLASH_ATTN"
 
 
 def _with_core(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with ``core_seconds``, the time in excess of that of the shortest context."""
+    """Return rows with the column ``core_seconds``: time minus that of the shortest context."""
     first = rows.sort_values("context_tokens").groupby(_MODULE)["seconds"].transform("first")
     return rows.assign(core_seconds=rows["seconds"] - first)
 

@@ -317,7 +317,10 @@ def unused_format(column: str, source: TableSource) -> Rules:
 def below_floor(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, flop_per_s: float | Float[np.ndarray, " rows"]
 ) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows faster than the GPU can read their bytes or compute their FLOP."""
+    """Return a mask of rows that are faster than the roofline lower bound, ``[rows]``.
+
+    The bound is the longer of two times: for the GPU to read the bytes and to compute the FLOP.
+    """
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return r["seconds"].to_numpy() < np.maximum(memory, work.flop / flop_per_s)
 
@@ -325,7 +328,7 @@ def below_floor(
 def warm(
     r: pd.DataFrame, work: Work, gpu: GpuSpec, cache_bytes: float, share: float
 ) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows whose operands may have been in a warm cache instead of memory."""
+    """Return a mask of rows whose operands may have been read from a warm cache, ``[rows]``."""
     memory = work.read_bytes / gpu.memory_bandwidth_bytes_per_s
     return (work.read_bytes <= cache_bytes) & (memory > share * r["seconds"].to_numpy())
 
@@ -336,7 +339,10 @@ SPIKE = 1.3
 
 
 def spikes(rows: pd.DataFrame, shape: Sequence[str], axis: str) -> Bool[np.ndarray, " rows"]:
-    """Return True for rows far slower than both neighbors of the same ``shape`` along ``axis``."""
+    """Return a mask of rows far slower than both neighbors along ``axis``, ``[rows]``.
+
+    Neighbors have the same ``shape``.
+    """
     order = rows.sort_values([*shape, axis])
     neighbours = order["seconds"].groupby([order[c] for c in shape])
     around = np.maximum(neighbours.shift(1), neighbours.shift(-1))

@@ -133,7 +133,10 @@ def latent_prefill_work(
 def experts_hit_balanced(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the number of a rank's experts in use with evenly distributed tokens, as measured."""
+    """Return the number of experts in use on one rank if tokens are spread evenly over experts.
+
+    Kernels were measured with this distribution of tokens.
+    """
     pairs = np.ceil(tokens * top_k / expert_parallel)
     return np.minimum(experts / expert_parallel, np.maximum(pairs, 1.0))
 
@@ -141,7 +144,10 @@ def experts_hit_balanced(
 def experts_hit_random(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return a rank's expected number of used experts if each token selects ``top_k`` at random."""
+    """Return the expected number of experts in use on one rank with random routing.
+
+    Each token selects ``top_k`` experts at random.
+    """
     missed = (1.0 - np.asarray(top_k / experts)) ** np.asarray(tokens, np.float64)
     return experts * (1.0 - missed) / expert_parallel
 
@@ -155,12 +161,12 @@ _LARGEST_OF = {1: 0.0, 2: 0.5642, 4: 1.0294, 8: 1.4236, 16: 1.7660, 32: 2.0697, 
 def experts_hit_busiest(
     tokens: Numbers, experts: Numbers, top_k: Numbers, expert_parallel: Numbers
 ) -> Numbers:
-    """Return the expected number of used experts on the busiest rank, for which all ranks wait.
+    """Return the expected number of experts in use on the rank that has the most in use.
 
-    The number of experts in use on a rank varies like ``experts / expert_parallel`` random samples
-    of equal probability, except for the part of this variation that all ranks share. The maximum
-    over ranks is assumed to be as many standard deviations above the mean as the expected maximum
-    of the same number of normal samples.
+    All ranks wait for this rank. The number of experts in use on a rank varies like ``experts /
+    expert_parallel`` random samples of equal probability, except for the part of this variation
+    that all ranks share. The maximum over ranks is assumed to be as many standard deviations above
+    the mean as the expected maximum of the same number of normal samples.
     """
     mean = experts_hit_random(tokens, experts, top_k, expert_parallel)
     most = experts / expert_parallel
@@ -172,11 +178,11 @@ def experts_hit_busiest(
 
 
 def moe_work(sizes: Mapping[str, Array], hit: Numbers, bytes_per_weight: Numbers) -> Work:
-    """Return bytes and FLOP of a rank's routed experts, of which ``hit`` are in use and are read.
+    """Return bytes and FLOP of the routed experts on one rank.
 
-    (Token, expert) pairs are distributed evenly over ranks. Keys of ``sizes`` are the names of
-    sizes; ``matrices`` is 3 with a gate and 2 without. Every rank gathers and scatters all
-    ``tokens``.
+    Of these experts, ``hit`` are in use, and only their weights are read. (Token, expert) pairs are
+    distributed evenly over ranks. Keys of ``sizes`` are the names of sizes; ``matrices`` is 3 with
+    a gate and 2 without. Every rank gathers and scatters all ``tokens``.
     """
     tokens, hidden, matrices = sizes["tokens"], sizes["hidden"], sizes["matrices"]
     shard = hidden * (sizes["width"] / sizes["tensor_parallel"])

@@ -55,7 +55,7 @@ class StatedIntervals:
 
     Attributes:
         checkpoint_sha256: SHA-256 of the checkpoint's file.
-        half_widths: Metric, ``tpot`` (step time) or ``ttft`` -> log half-width of its interval.
+        half_widths: Log half-width of the interval, by metric: ``tpot`` (step time), ``ttft``.
         widths: Factors of half-widths by metric and by trait (property of a deployment, such as its
             engine); empty before they are fitted.
         coefficients: Log half-width of the change of each coefficient when its model or GPU is

@@ -66,7 +66,10 @@ class TrainingSpace:
     high: Float[np.ndarray, " inputs"]
 
     def locate(self, deployments: Sequence[Deployment]) -> Distances:
-        """Return each deployment's distance from the nearest measured deployment."""
+        """Return the distance of each deployment from its nearest measured deployment.
+
+        Distances are in standard deviations of the network's inputs.
+        """
         at = (np.concatenate(featurize(deployments), axis=1) - self.centre) / self.scale
         outside = np.minimum(at - self.low, 0.0) + np.maximum(at - self.high, 0.0)
         if not len(self.anchors):
@@ -77,10 +80,11 @@ class TrainingSpace:
         return Distances(nearest, distance[np.arange(len(at)), nearest], outside)
 
     def held_out_distances(self) -> Float[np.ndarray, " m"]:
-        """Return each measured deployment's distance from the nearest one with a different model.
+        """Return the distance of each measured deployment from the nearest one of another model.
 
-        In an evaluation that holds out models, these are the distances of the held-out models. The
-        result is empty if all deployments have the same model.
+        Distances are in standard deviations, with shape ``[m]``. In an evaluation that holds out
+        models, these are the distances of the held-out models. The result is empty if all
+        deployments have the same model.
         """
         models = np.array([name.rpartition(" on ")[0] for name in self.names])
         if len(set(models.tolist())) < 2:

@@ -47,10 +47,10 @@ class Widths:
     """Factors of half-widths, by metric and by trait of a deployment.
 
     Attributes:
-        traits: Name in ``TRAITS`` -> log of the factor by which one unit of the trait widens
-            intervals.
-        levels: Metric (``tpot``, ``ttft``) -> factor of the half-widths of all deployments; 1 if
-            missing.
+        traits: Log of the factor by which one unit of a trait widens intervals, by name in
+            ``TRAITS``.
+        levels: Factor of the half-widths of all deployments, by metric (``tpot``, ``ttft``); 1
+            if missing.
     """
 
     traits: Mapping[str, float] = field(default_factory=dict)

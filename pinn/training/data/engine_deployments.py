@@ -33,14 +33,17 @@ OTHER_ATTENTION = ("Qwen/Qwen3.5-397B-A17B", "zhipuai/GLM-5")
 
 
 def several_nodes(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of GB200 rows labelled aggregated that span several nodes (12 to 72 GPUs)."""
+    """Return a mask of GB200 rows that span several nodes (12 to 72 GPUs).
+
+    The rows are labelled as aggregated, without separate prefill and decode servers.
+    """
     return rows["gpu"] == "gb200"
 
 
 def speculates(rows: pd.DataFrame) -> pd.Series:
-    """Return a mask of rows that only match launch scripts with speculation, and of their copies.
+    """Return a mask of rows that match only launch scripts with speculative decoding.
 
-    A copy of such a row is another row of the same measurement.
+    Copies of such rows (other rows of the same measurement) are marked, too.
     """
     point = silicon.with_rounded_tpot(rows)[[*_ROW, *_POINT]].apply(tuple, axis=1)
     told = rows["drafts"] != ""
