@@ -18,10 +18,11 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.units import MILLISECOND
 
-#: Decode contexts for the linear fit of the ITL, and minimum prompt length for the linear fit of
-#: the prefill time, in tokens.
+#: ``_CONTEXTS``: decode contexts for the linear fit of the ITL. ``_SHORTEST``: minimum prompt
+#: length for the linear fit of the prefill time. Both are in tokens.
 _CONTEXTS, _SHORTEST = (256, 1024, 4096), 32
-#: Maximum number of decode batches per context, and of prompt lengths, in the linear fits.
+#: ``_BATCHES``: maximum number of decode batches per context in the fit of the ITL. ``_LENGTHS``:
+#: maximum number of prompt lengths in the fit of the prefill time.
 _BATCHES, _LENGTHS = 32, 16
 
 

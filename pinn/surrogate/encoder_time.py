@@ -40,9 +40,9 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 #: prefill attention (0.4), the widest prior of a similar kernel
 #: (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of groups of items in an example step. The time of each further group is this step's time
-#: minus that of a step with one item, divided by the number of further groups. The items of a group
-#: are encoded together.
+#: Number of groups of items (images or audio clips) in an example step. The items of a group are
+#: encoded together. The time of a further group is the time of this step minus that of a step with
+#: one item, divided by the number of further groups.
 _MANY = 8
 #: Step features whose overheads are not part of an encoder's work: encoders are not scheduled, and
 #: launches are timed separately because they overlap GPU work.
