@@ -64,7 +64,7 @@ def check_engine(deployment: Deployment) -> Iterator[str]:
     """Yield a finding if the engine would reject to start with the flags of a measured server."""
     found = refusal_of(deployment)
     if found is not None:
-        yield f"the engine would not start: {found.reason}: {found.remedy} ({found.source})"
+        yield f"the engine would not start, because {found.reason} ({found.source}): {found.remedy}"
 
 
 # Checks of flags against the size of the KV cache and the speed of the server.

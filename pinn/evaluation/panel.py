@@ -72,7 +72,7 @@ NOISE_FILE = "training_noise.csv"
 #: overall score. One column per group follows.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
-BETTER = "better, and no group is worse by more than its noise"
+BETTER = "better, and no group is worse by more than its training noise"
 NOT_BETTER = "not better"
 ADOPTED = (
     "adopted: the error of the group that the mechanism affects is halved, and the scorecard is "
@@ -270,10 +270,8 @@ def _verdict(table: pd.DataFrame) -> str:
     verdict = BETTER if panel <= 1 - SURE else NOT_BETTER
     is_worse = _rejected(1 - groups["worse"].to_numpy()) & (groups["difference"] > WORSE)
     if worse := groups.loc[is_worse, "group"].tolist():
-        return (
-            f"{verdict.partition(',')[0]}; groups worse by more than their noise: "
-            f"{', '.join(worse)}"
-        )
+        overall = verdict.partition(",")[0]
+        return f"{overall}; groups worse by more than their training noise: {', '.join(worse)}"
     return verdict
 
 

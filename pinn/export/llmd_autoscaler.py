@@ -127,9 +127,10 @@ def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
     prefill_s = [_prefill_s(latency, n, tokens) for n, tokens in prompts]
     contexts = sorted({context for _, context in decodes})
     most = max(n for n, _ in decodes)
+    lengths_of_contexts = " to ".join(f"{tokens:,}" for tokens in contexts[::2])
     decode = _line(
         [n for n, _ in decodes], decode_s, [f"{n} decodes @ {c}" for n, c in decodes],
-        f"1 to {most:,} decodes at contexts of {' to '.join(f'{c:,}' for c in contexts[::2])}",
+        f"1 to {most:,} decodes at contexts of {lengths_of_contexts} tokens",
     )  # fmt: skip
     lengths = [tokens for _, tokens in prompts]
     prefill = _line(

@@ -144,8 +144,9 @@ def _notes(plan: Plan, row: int) -> list[str]:
         "access mode; pods on several nodes need ReadWriteMany.",
     ]
     if choice.replicas > 1 or choice.pools:
+        router = choice.router or ROUND_ROBIN
         lines.append(
-            f"The plan assumes {choice.router or ROUND_ROBIN} routing (--router of pinn simulate). "
+            f"The plan assumes {router} routing (--router of pinn simulate). "
             "A Service balances connections, not requests: put a gateway with that "
             "routing in front, such as llm-d or the router of vLLM's production stack."
         )
