@@ -40,9 +40,8 @@ from pinn.simulator.workloads.load import Load, LoadFlags
 from pinn.simulator.workloads.rates import at_rate
 from pinn.simulator.workloads.workload import PromptGroups, open_loop, shared_prefix
 
-#: Ratio between neighbouring rates of the grid; and coarse step of the search as a number of grid
-#: rates, which is also the number of consecutive rates that must pass, or fail, for the search to
-#: end.
+#: ``RUNG``: ratio between neighbouring rates of the grid. ``FAR``: coarse step of the search, as a
+#: number of grid rates. The search ends when this number of consecutive rates pass, or fail.
 RUNG, FAR = 1.002, 48
 #: Highest rate of the grid, as a multiple of the rate at which a replica is always busy.
 MOST = 1000.0

@@ -36,8 +36,8 @@ from pinn.specs.serving import ServingSpec
 QUESTIONS = Path(__file__).with_name("plan_questions.yaml")
 #: First random seed for simulating fleets here. Plans use the seeds 0 and 1001 to 1004.
 FIRST_SEED = 71
-#: Maximum excess over a latency limit, as a share of the limit; and maximum extra cost, as a share
-#: of the longer search's cost.
+#: ``MOST_EXCESS``: maximum excess over a latency limit, as a share of the limit. ``MOST_COST``:
+#: maximum extra cost, as a share of the cost that the longer search finds.
 MOST_EXCESS, MOST_COST = 0.03, 0.10
 
 

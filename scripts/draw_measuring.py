@@ -19,8 +19,8 @@ from pinn.api.calibration import calibrate
 from pinn.calibration.calibrated import StepCalibration
 from pinn.common.plots import MARKERS, new_figure, png
 
-#: Minutes of measuring after which interval widths are evaluated; and number of deployments for the
-#: median width.
+#: ``_MINUTES``: minutes of measuring after which interval widths are evaluated. ``_DEPLOYMENTS``:
+#: number of deployments for the median width.
 _MINUTES, _DEPLOYMENTS = (0.25, 0.5, 1.0, 2.0, 3.0, 5.0), 6
 
 

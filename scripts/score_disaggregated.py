@@ -60,9 +60,9 @@ _USUAL_TOKENS = 8192
 #: Share of GPU memory for weights and KV cache, large enough for all requests, because rows in
 #: which requests waited for memory are excluded.
 _MEMORY_SHARE = 0.97
-#: TensorRT-LLM's default ``max_num_tokens``; and the number of tokens by which its scripts' token
-#: budgets exceed decodes plus a prompt, and of which the budgets are multiples. If a step with all
-#: decodes had no room for a prompt, some prompts would starve.
+#: ``_TRTLLM_TOKENS``: TensorRT-LLM's default ``max_num_tokens``. ``_SPARE_TOKENS``: number of
+#: tokens by which its scripts' token budgets exceed decodes plus a prompt, and of which the budgets
+#: are multiples. If a step with all decodes had no room for a prompt, some prompts would starve.
 _TRTLLM_TOKENS, _SPARE_TOKENS = 8192, 64
 #: Number of tokens by which ``--max-model-len`` exceeds prompt plus output, as in the benchmark's
 #: workflow.

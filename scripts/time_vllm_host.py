@@ -50,8 +50,8 @@ from vllm import LLM, SamplingParams
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-#: Numbers of requests in flight; number of decode steps for each; and number of first and of last
-#: steps to ignore.
+#: ``REQUESTS``: numbers of requests in flight. ``STEPS``: number of decode steps for each of them.
+#: ``EDGE``: number of first steps, and of last steps, that are ignored.
 REQUESTS, STEPS, EDGE = (1, 8, 16, 32, 64, 128, 256), 220, 10
 WIDTH, VOCABULARY, BUDGET = 64, 512, 32768
 CONFIG = {

@@ -76,7 +76,8 @@ def export_blis(
     """Write files with which an unmodified BLIS runs configurations, as ``pinn export blis`` does.
 
     Args:
-        out: Folder to write to: a folder per configuration, or registry, catalog and scenarios.
+        out: Folder to write to. It gets a folder for each configuration or, with --target kernel,
+            a registry, a catalog and scenarios.
         configurations: Configurations in any form that :func:`export_table` accepts.
         **given: Keyword arguments listed below.
 
@@ -139,7 +140,7 @@ def export_onnx(out: str | Path, **given: object) -> Written:
     """Write the network and the step time formula as ONNX graphs, as ``pinn export onnx`` does.
 
     Args:
-        out: Folder to write the two graphs to.
+        out: Folder to write the two ONNX graphs to.
         **given: Keyword arguments listed below.
     """
     from pinn.export import onnx_graphs

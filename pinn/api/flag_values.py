@@ -38,8 +38,8 @@ def checked_flag(flag: Flag, value: object, name: str = "") -> Any:
     if flag.several:
         one, values = replace(flag, several=False), several_values(value)
         if not values:
-            fault = f"{name or flag.option} has no value: give one or more values, or omit the flag"
-            raise PinnError(fault)
+            option = name or flag.option
+            raise PinnError(f"{option} has no value: give one or more values, or omit the flag")
         return list(dict.fromkeys(checked_flag(one, each, name) for each in values))
     if flag.kind == "str" and not isinstance(value, str | Mapping) and isinstance(value, Iterable):
         value = ",".join(map(str, value))

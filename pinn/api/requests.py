@@ -228,9 +228,9 @@ class SimulationRequest:
     Attributes:
         workload: File that describes the load: a CSV trace (also in the formats of Azure and
             BurstGPT), a TraceV2 header, JSON of Mooncake or ShareGPT, YAML of inference-perf or
-            BLIS, or a plain YAML file with prompt_tokens, output_tokens and stages or concurrency.
-            The load can also be described by --input-len, --output-len and the options next to
-            them.
+            BLIS, or a YAML file with the keys prompt_tokens, output_tokens and stages or
+            concurrency. The load can also be described without a file, by --input-len, --output-len
+            and related options.
         rate: Mean request rate over the whole load, in requests/s. Several rates, such as 1,2,4,8,
             print a table with a row for each. [default: the file's]
         seed: Random seed for arrival times and lengths. [default: the file's, else 0]
@@ -274,7 +274,7 @@ class CalibrationRequest:
         steps: Folder written by 'pinn measure', or a CSV file of whole steps.
         model: Model of the measured server: a name, or the path of a config.json.
         gpu: GPU of the measured server: a name, or the path of a datasheet.
-        append: Earlier calibration to continue from. How much its coefficients have drifted is
+        append: Earlier calibration to continue from. The drift of its coefficients is
             printed. Its model, GPU and flags are used unless given here.
         base: Coefficient file to start from instead of the network, such as one written by 'pinn
             coefficients --json'.
@@ -374,8 +374,9 @@ class BlisRequest:
         skip_invalid: Skip configurations with contradictory settings; the output states how many
             were skipped.
         worst_error: Maximum relative error of BLIS's step time in any step, such as 0.25 for 25 %;
-            configurations that exceed it are refused. [default: 0.25; with --target kernel 0.2, and
-            0.04 for the median error; for mixtures of experts 0.3 and 0.06]
+            configurations that exceed it are refused. [default: 0.25. With
+            --target kernel: 0.2, and a median of 0.04; for mixtures of experts 0.3, and a median of
+            0.06]
     """
 
     target: Annotated[str, Flag(allowed=("folder", "kernel"))] = "folder"
@@ -412,7 +413,8 @@ class OnnxRequest:
 
     Attributes:
         inputs: Also write example inputs and outputs of both graphs to this JSON file.
-        configs: The one configuration of the example in --inputs.
+        configs: Configuration of the example in --inputs; exactly one, as for 'pinn coefficients
+            --configs'.
         batch: Batch of the example in --inputs, such as '32 decode @ 700'.
     """
 

@@ -44,8 +44,10 @@ def serve(host: str = "127.0.0.1", port: int = 8000, **given: object) -> int:
     with listening.listen(asked.host, asked.port) as socket:
         is_local = listening.is_local(socket)
         if not is_local:
-            told = "other machines can reach the service, which has no authentication"
-            warn_user(f"--host {asked.host}: {told}: put an authenticating proxy in front of it")
+            warn_user(
+                f"with --host {asked.host}, other machines can reach the service, which has no "
+                f"authentication: put an authenticating proxy in front of it"
+            )
         limits = Limits(asked.timeout, reads_files=is_local or asked.files)
         settings = app.Settings(asked.workers or os.cpu_count() or 1, asked.queue, limits)
         opened = f"listening on {listening.url(socket)} (GET /openapi.json describes all requests)"

@@ -41,12 +41,12 @@ _WAIT, _WAIT_SPREAD = 0.5, 12**-0.5
 #: Assumed standard deviation of the time between a request's scheduling and the first step of its
 #: prompt, as a fraction of a step. The mean is 0, or 1 if steps are scheduled ahead.
 _SHARE_SPREAD = 0.1
-#: Constants of the robust fit: median of squared standard normal noise; residual, in standard
-#: deviations, from which on Tukey's biweight is 0 (95 % efficient for normal noise); and a small
-#: number that replaces 0 in divisions.
+#: Constants of the robust fit. ``_MEDIAN_SQUARE``: median of squared standard normal noise.
+#: ``_BEYOND``: residual, in standard deviations, from which on Tukey's biweight is 0 (95 %
+#: efficient for normal noise). ``_NONE``: small number that replaces 0 in divisions.
 _MEDIAN_SQUARE, _BEYOND, _NONE = 0.455, 4.685, 1e-6
-#: Name prefix of verdicts on later requests, which were held out from the fit. A verdict is the
-#: change in the error of a phase.
+#: Prefix of the names of verdicts on a trace's later requests, which are held out of the fit. A
+#: verdict states how the calibration changes the error of one phase of these requests.
 LATER_REQUESTS = "later requests"
 #: Minimum standard deviation of a phase's noise, in seconds: the clock resolution of request traces
 #: (journeys).
@@ -54,8 +54,9 @@ _LEAST_S = 1e-6
 #: The prior of a request coefficient (alpha) is widened if the fitted value is more than this many
 #: standard deviations from it.
 _FAR = 2.0
-#: Number of iterations of the robust fit, which update the weights and the noise; and number of
-#: time blocks of a run. Residuals within a block are assumed to be correlated.
+#: ``_ROUNDS``: number of iterations of the robust fit, each of which updates the weights and the
+#: noise. ``_BLOCKS``: number of time blocks of a run; residuals within a block are assumed to be
+#: correlated.
 _ROUNDS, _BLOCKS = 8, 20
 
 _BETA = len(STEP_FEATURES)

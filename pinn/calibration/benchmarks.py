@@ -45,12 +45,13 @@ _BETWEEN = ("tpot_mean_s", "itl_mean_s", "tpot_p50_s", "itl_p50_s")
 _WHOLE = ("e2e_mean_s", "e2e_p50_s")
 _RATES = ("output_tokens_per_s", "requests_per_s")
 
-#: Factor by which an additional simulation lengthens all times to measure gains; and maximum gain.
-#: Gains are limited because metrics near saturation reveal little about step times.
+#: A gain is the change of a metric relative to its change with fixed batches. ``_NUDGE``: factor on
+#: all times in the additional simulation that measures gains. ``_MOST_GAIN``: maximum gain, because
+#: metrics near saturation reveal little about step times.
 _NUDGE, _MOST_GAIN = 1.05, 4.0
 
-#: Pattern of the names of percentile metrics; and columns of the table of measured and predicted
-#: metrics.
+#: ``_PERCENTILE``: pattern of the names of percentile metrics, such as ``ttft_p99_s``.
+#: ``_ERROR_COLUMNS``: columns of the table of measured and predicted metrics.
 _PERCENTILE = re.compile(r"_p\d+_s$")
 _ERROR_COLUMNS = ("run", "load", "figure", "measured", "before", "after")
 

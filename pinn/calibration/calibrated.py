@@ -24,9 +24,9 @@ from pinn.surrogate.coefficients import Coefficients
 from pinn.surrogate.deployment_features import padded_features
 from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 
-#: The halves of a trace count as two loads if their mean numbers of requests per step differ by at
-#: least this ratio. The second value is the minimum number of intervals in each half. Both are
-#: assumptions.
+#: ``_TWO_LOADS``: the halves of a trace count as two loads if their mean numbers of requests per
+#: step differ by at least this ratio. ``_LEAST``: minimum number of intervals in each half. Both
+#: values are assumptions.
 _TWO_LOADS, _LEAST = 1.5, 20
 
 

@@ -64,7 +64,7 @@ def check_engine(deployment: Deployment) -> Iterator[str]:
     """Yield a finding if the engine would reject to start with the flags of a measured server."""
     found = refusal_of(deployment)
     if found is not None:
-        yield f"the engine would not start: {found.reason}: {found.remedy} ({found.source})"
+        yield f"the engine would not start, because {found.reason} ({found.source}): {found.remedy}"
 
 
 # Checks of flags against the size of the KV cache and the speed of the server.
@@ -79,16 +79,16 @@ _VALUES = {
     "precision": ("bf16", "fp8", "nvfp4", "int4"),
 }
 
-#: Relative tolerance of the number of KV blocks, and additional tolerance as a share of GPU memory.
-#: The memory model only estimates what vLLM measures at start-up: activations and, in some
-#: versions, CUDA graphs.
+#: Tolerance of the number of KV blocks: ``_KV_SHARE`` of this number, plus ``_MEMORY_SHARE`` of the
+#: GPU's memory. The memory model only estimates what vLLM measures at start-up: activations and, in
+#: some versions, CUDA graphs.
 _KV_SHARE, _MEMORY_SHARE = 0.08, 0.03
 #: Tolerance for the logged value of ``--gpu-memory-utilization``, which is rounded to two decimals.
 _SAME_SHARE = 0.005
 
-#: Ratios of measured to predicted times, or their inverses, above which a mistake is assumed. The
-#: first ratio is at least twice the error on any held-out model. The second ratio applies only if
-#: changing a single flag explains the difference.
+#: Ratios of measured to predicted times, or their inverses, above which a mistake is assumed.
+#: ``FAR`` always applies; it is at least twice the error on any held-out model. ``OFF`` applies
+#: only if changing a single flag explains the difference.
 FAR, OFF = 2.0, 1.5
 
 #: Maximum ratio of measured to predicted times, or its inverse, with a changed flag for that flag
@@ -245,9 +245,8 @@ _TWO_SERVERS = 1.3
 #: Remedy for a file with traces of several servers.
 _SEPARATELY = "ingest the traces of each server separately"
 
-#: The maximum number of tokens or requests per step counts as a server limit if many steps reach
-#: it: at least the first number of steps, with at least the second number of distinct decode
-#: counts.
+#: The maximum number of tokens or requests per step counts as a limit of the server if at least
+#: ``_AT_LIMIT`` steps reach it, with at least ``_MIXES`` distinct numbers of decodes.
 _AT_LIMIT, _MIXES = 20, 3
 
 #: Step times below this share of the roofline lower bound must have another unit, because no flag

@@ -19,8 +19,9 @@ from pinn.simulator.simulate import measured_job
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import VLLM, ServingSpec
 
-#: Relative tolerances of the consistency checks between metrics of one file. Clients round, trim
-#: tails and average latencies differently.
+#: Relative tolerances of the checks whether the metrics of one file agree: output tokens per
+#: request, latencies, and requests in flight, in this order. Clients round, drop the end of a run
+#: and average latencies differently.
 _TOKENS, _LATENCY, _IN_FLIGHT = 0.2, 0.25, 0.15
 
 #: Minimum mean number of requests in flight in a closed loop, as a share of its concurrency. Below

@@ -11,8 +11,8 @@ from pinn.common import JsonObject
 from pinn.errors import PinnError
 from pinn.measurements.kv_transfers import KvTransfers
 
-#: Nominal coverage of the intervals of bandwidth and latency; and minimum number of transfers to
-#: compute them.
+#: ``_LEVEL``: nominal coverage of the intervals of the link's bandwidth and latency. ``_LEAST``:
+#: minimum number of transfers to compute these intervals.
 _LEVEL, _LEAST = 0.9, 4
 
 

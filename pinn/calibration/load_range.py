@@ -9,7 +9,7 @@ from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.simulator.run import Run
 from pinn.surrogate.coefficient_set import CoefficientSet
 
-#: Names of load properties in warnings.
+#: Descriptions of the properties of a load in warnings; ``{}`` is replaced by the value.
 _NAMES = {
     "prompt_tokens": "a mean prompt length of {} tokens",
     "output_tokens": "a mean output length of {} tokens",

@@ -83,8 +83,8 @@ def _bare(source: str) -> str:
 # and likewise for other variances. The design is greedy: the next batch maximizes the mean over the
 # metrics of log(variance before / variance after), divided by its measuring time in seconds.
 
-#: A batch's step is not repeated further once the relative noise of its median time is below the
-#: first value. The second value is the relative standard deviation of the step time error that no
+#: ``NOISE``: a batch's step is not repeated further once the relative noise of its median time is
+#: below this value. ``UNEXPLAINED``: relative standard deviation of the step time error that no
 #: coefficient explains (an assumption).
 NOISE, UNEXPLAINED = KNOWN, 0.02
 

@@ -41,8 +41,8 @@ TIME_NOISE, TTFT_NOISE = 0.03, 0.09
 #: published trace (20 % of its time, between calibration and test), errors are smaller with 1
 #: degree than with 3 degrees or Huber's weights.
 _DEGREES = 1.0
-#: Prior relative noise scale, and weight of this prior as a number of residuals. Both are
-#: assumptions.
+#: ``_NOISE``: prior value of the relative noise scale. ``_NOISE_ROWS``: weight of this prior, as a
+#: number of residuals. Both are assumptions.
 _NOISE, _NOISE_ROWS = 0.02, 5.0
 #: Measurements with a leverage up to this multiple of the median keep their full weight.
 _USUAL = 1.5

@@ -68,8 +68,8 @@ def membership() -> Float[np.ndarray, "coefficients scalars"]:
 # where J is the share of each coefficient (column) in the time of each reference step (row).
 
 #: Assumed relative standard deviations of the change in an engine's times when it runs inside a
-#: server: of every step time, because front end and clients share the machine; and of the host's
-#: time per step and per request.
+#: server. ``SERVED_FACTOR``: of every step time, because front end and clients share the machine.
+#: ``SERVED_SPREADS``: of the host's time per step and per request.
 SERVED_FACTOR, SERVED_SPREADS = 0.2, {"step constant": 1.0, "requests": 1.0}
 
 #: Assumed prior relative standard deviation of a coefficient without a checkpoint.

@@ -23,8 +23,8 @@ from pinn.surrogate.step_features import STEP_FEATURES, StepFeature
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 from pinn.units import MICROSECOND, MILLISECOND
 
-#: Maximum number of rows in the one-screen tables of errors, parameters, notes and verdicts
-#: (changes in held-out error); --details shows all rows.
+#: Maximum numbers of rows that are printed without --details, in this order: errors, parameters,
+#: notes, and verdicts (changes in held-out error).
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 #: First words of notes that are always printed.
 _ALWAYS = ("WARNING", EXCLUDED, TAKEN)

@@ -52,9 +52,9 @@ MAX_CHUNKS = 1000
 
 _PROMPT = list(REQUEST_FEATURES).index("arrival_to_queue.prompt_token")
 
-#: Two assumed fractions of a step's time. The engine counts as busy if it already had requests this
-#: first fraction of a step before a new request was queued. A request counts as not waiting if it
-#: is scheduled within the second fraction.
+#: Assumed fractions of a step's time. ``_AT_WORK``: the engine counts as busy if it already had
+#: requests this long before a new request was queued. ``_AT_ONCE``: a request counts as not waiting
+#: if it is scheduled within this time.
 _AT_WORK, _AT_ONCE = 0.1, 0.5
 
 Rows = Float[np.ndarray, " requests"]

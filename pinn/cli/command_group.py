@@ -28,7 +28,8 @@ from pinn.specs.serving import VLLM, ServingSpec
 
 #: Mark that makes click's help formatter keep the line breaks of a paragraph.
 _VERBATIM = "\b\n"
-#: Pattern of an option name, and character that replaces its dashes during line wrapping.
+#: ``_OPTION``: pattern of an option name. ``_UNBROKEN``: character that replaces the dashes of an
+#: option name, so that line wrapping does not break the name.
 _OPTION = re.compile(r"--?[a-z][\w-]+")
 _UNBROKEN = "\u2011"
 #: Maximum length, in characters, of a command's summary in the list of commands.

@@ -32,7 +32,7 @@ def decisions(which: requests.DecisionsRequest, out: CsvPath = None) -> None:
     Example: pinn evaluate decisions
 
     Options:
-        out: Also write every choice with its loss, as CSV.
+        out: Also write every chosen deployment and its loss of throughput to this CSV file.
     """
     from pinn.api import evaluating
 
@@ -100,7 +100,7 @@ def engines(which: requests.EnginesRequest, out: CsvPath = None) -> None:
     Example: pinn evaluate engines --out engines.csv
 
     Options:
-        out: Also write every row's prediction, as CSV.
+        out: Also write the prediction for every measured row to this CSV file.
     """
     from pinn.api import evaluating
 
@@ -126,7 +126,7 @@ def coefficients(
       pinn evaluate coefficients base.json --observations run1
 
     Options:
-        out: Also write the table, as CSV.
+        out: Also write the printed table to this CSV file.
     """
     from pinn.api import evaluating
 
@@ -148,7 +148,7 @@ def panel(which: requests.PanelRequest, out: CsvPath = None) -> None:
     Example: pinn evaluate panel --out panel.csv
 
     Options:
-        out: Also write errors by configuration, as CSV.
+        out: Also write the errors of every configuration to this CSV file.
     """
     from pinn.api import evaluating
 
@@ -167,7 +167,7 @@ def speculation(which: requests.DraftsRequest, out: CsvPath = None) -> None:
     Example: pinn evaluate speculation --draft-tokens 1
 
     Options:
-        out: Also write every row's prediction, as CSV.
+        out: Also write the prediction for every measured row to this CSV file.
     """
     from pinn.api import evaluating
 

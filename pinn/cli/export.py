@@ -32,7 +32,7 @@ def onnx(out: Path, how: OnnxRequest) -> None:
       pinn export onnx --out export/onnx --inputs inputs.json
 
     Options:
-        out: Folder to write the two graphs to.
+        out: Folder to write the two ONNX graphs to.
     """
     from pinn.api import exports
 
@@ -81,7 +81,8 @@ def blis(out: Path, configs: str | None = None, *, how: BlisRequest) -> None:
       tensor_parallel_size=4 max_model_len=8192' --out kernel
 
     Options:
-        out: Folder to write to: a folder per configuration, or registry, catalog and scenarios.
+        out: Folder to write to. It gets a folder for each configuration or, with --target kernel,
+            a registry, a catalog and scenarios.
     """
     from pinn.api import exports
 

@@ -83,8 +83,8 @@ def benchmarks(
         --serve 'vllm serve Qwen/Qwen3-32B -tp 2'
 
     Options:
-        files: Files or folders. Give /metrics pages in pairs, the earlier one first, or one page
-            with --duration.
+        files: Result files of benchmark tools, or folders of them. Give /metrics pages in pairs,
+            the earlier one first, or one page with --duration.
     """
     from pinn.api import ingestion
 

@@ -27,7 +27,7 @@ OUTPUTS = frozenset({"--json", "--plot", "--requests", "--timeline", "--manifest
 #: Suffixes of the file formats of tables and pictures.
 TABLES = (".csv", ".json", ".parquet")
 PICTURES = (".png", ".svg", ".pdf")
-#: Suffixes of the files that commands read from an input folder.
+#: Endings of the names of files that commands read from an input folder.
 _READ_IN_FOLDERS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
 

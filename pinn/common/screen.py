@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-#: Width of terminal output, and of wide tables of details, in characters.
+#: ``WIDTH``: width of terminal output. ``WIDEST``: width of wide tables of details. Both are in
+#: characters.
 WIDTH, WIDEST = 80, 100
 
 

@@ -18,9 +18,9 @@ def acceptance_line(deployment: Deployment) -> str | None:
         return None
     drafts, origin = f"{found.method}, {found.tokens} drafted tokens", recipe.origins["speculation"]
     if not found.acceptance:
-        return f"Speculative decoding: {drafts}. Its gain is unknown: {origin.text}."
-    gain = f"{number(found.tokens_per_step)} tokens per request per step"
-    drafts = f"Speculative decoding: {drafts}, {gain}"
+        return f"Speculative decoding: {drafts}. The acceptance rate is unknown: {origin.text}."
+    tokens = number(found.tokens_per_step)
+    drafts = f"Speculative decoding: {drafts}, {tokens} tokens per request per step"
     if origin.kind == ASSUMED:
         return f"{drafts}. ASSUMED {origin.text} (set it with --speculative-acceptance)."
     return f"{drafts}, at the acceptance given."

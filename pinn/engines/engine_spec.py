@@ -122,7 +122,7 @@ class EngineSpec:
         shown="none",
     )
     kv_offloading_backend: str = flag(
-        NATIVE, "What stores KV blocks in host memory.", allowed=(NATIVE, LMCACHE)
+        NATIVE, "Software that stores KV blocks in host memory.", allowed=(NATIVE, LMCACHE)
     )
     kv_transfer_config: str = flag(
         "",
@@ -137,7 +137,7 @@ class EngineSpec:
     )
     host_link_copy_s: float = flag(
         COPY_S,
-        "Time of each copy between GPU and host memory besides its bytes / bandwidth.",
+        "Fixed time of each copy between GPU and host memory, in addition to bytes / bandwidth.",
         unit="s",
         least=0,
     )

@@ -157,8 +157,9 @@ def _settle_graphs(found: RecipeFields) -> None:
 
 # Memory that SGLang reserves in addition to weights and KV cache, by release.
 
-#: MiB that SGLang reserves for a draft model and its graphs, by algorithm and first release
-#: (``server_args.py: _handle_gpu_memory_settings``); nothing from 0.5.14 on.
+#: Memory that SGLang reserves for a draft model and its graphs, as rows (first release, MiB for
+#: EAGLE, MiB for a standalone draft model); nothing from 0.5.14 on (``server_args.py:
+#: _handle_gpu_memory_settings``).
 _DRAFTS = (((0, 5, 14), 0, 0), ((0, 5, 10), 4096, 6144), ((0,), 2048, 6144))
 
 
@@ -229,10 +230,10 @@ def reserve_mib(release: Release, memory_mib: float, users: MemoryUsers) -> floa
 
 # Settings of SGLang's scheduling, memory and CUDA graphs that depend on several flags.
 
-#: Initial estimate of a request's output as a share of its maximum output (environ.py:
-#: SGLANG_INIT_NEW_TOKEN_RATIO), and the factor on this share under attention data parallelism
-#: (_handle_data_parallelism, from 0.5.19 on arg_groups/parallel_hook.py). Both are unchanged from
-#: 0.5.3.post1 to 0.5.23.
+#: ``_EXPECTED_SHARE``: initial estimate of a request's output as a share of its maximum output
+#: (environ.py: SGLANG_INIT_NEW_TOKEN_RATIO). ``_EXPECTED_SHARE_OF_DP``: factor on this share under
+#: attention data parallelism (_handle_data_parallelism, from 0.5.19 on
+#: arg_groups/parallel_hook.py). Both are unchanged from 0.5.3.post1 to 0.5.23.
 _EXPECTED_SHARE, _EXPECTED_SHARE_OF_DP = 0.7, 0.3
 #: Model types with sparse attention, whose KV cache SGLang stores in fp8 from compute capability
 #: 10.0 on.

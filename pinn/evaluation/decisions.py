@@ -20,8 +20,9 @@ LIMITS_S = (0.010, 0.015, 0.020, 0.030, 0.050)
 #: more than this share.
 SLACK = 0.05
 
-#: Minimum number of measured deployments within the TPOT limit, and minimum number of different TP
-#: sizes among them. With fewer, no decision is evaluated, because there is little choice.
+#: A decision is evaluated only if at least ``_LEAST_HOLDING`` measured deployments meet the TPOT
+#: limit, with at least ``_LEAST_SIZES`` different tensor-parallel sizes among them. With fewer,
+#: there is little choice.
 _LEAST_HOLDING, _LEAST_SIZES = 3, 2
 
 _SITUATION = ["model", "gpu", "prompt_tokens", "output_tokens"]

@@ -49,17 +49,18 @@ LARGEST_ERROR = np.log(3)
 #: Number of bootstrap resamples, enough to resolve the smallest significance level in Holm's
 #: method, ``LEVEL`` / number of groups.
 DRAWS = 10_000
-#: Minimum probability that a candidate checkpoint's overall error is lower, for its release.
+#: A candidate checkpoint is released only if the probability that its overall error is lower than
+#: the shipped checkpoint's is at least this.
 SURE = 0.9
 #: A group counts as worse if its error rises by more than ``WORSE`` percent and the rise is
 #: significant at ``LEVEL``.
 WORSE, LEVEL = 1.0, 0.05
-#: Minimum number of configurations for a group's bootstrap to resample only its own deviations from
-#: the group's mean. Smaller groups also resample deviations of all groups of their source or, if
-#: the source has few configurations, of all groups.
+#: A group with at least this many configurations is bootstrapped from its own deviations from the
+#: group's mean. Smaller groups also resample deviations of all groups of their source or, if the
+#: source has few configurations, of all groups.
 LEAST = 4
-#: Similar source whose bootstrap deviations are pooled with a source's own, by source of
-#: measurements.
+#: Similar source, by source of measurements. The bootstrap pools the deviations of a source with
+#: those of its similar source.
 _ALIKE = {"held-out serving runs": "serving runs"}
 #: Columns of a scorecard summary. ``error`` and ``bias`` are means of |log(predicted / measured)|
 #: and of its signed value, in percent. ``inside`` is the percentage of rows inside their intervals.
@@ -71,7 +72,7 @@ NOISE_FILE = "training_noise.csv"
 #: overall score. One column per group follows.
 LEDGER = ("date", "checkpoint", "what", "panel")
 
-BETTER = "better, and no group is worse by more than its noise"
+BETTER = "better, and no group is worse by more than its training noise"
 NOT_BETTER = "not better"
 ADOPTED = (
     "adopted: the error of the group that the mechanism affects is halved, and the scorecard is "
@@ -275,10 +276,8 @@ def _verdict(table: pd.DataFrame) -> str:
     verdict = BETTER if panel <= 1 - SURE else NOT_BETTER
     is_worse = _rejected(1 - groups["worse"].to_numpy()) & (groups["difference"] > WORSE)
     if worse := groups.loc[is_worse, "group"].tolist():
-        return (
-            f"{verdict.partition(',')[0]}; groups worse by more than their noise: "
-            f"{', '.join(worse)}"
-        )
+        overall = verdict.partition(",")[0]
+        return f"{overall}; groups worse by more than their training noise: {', '.join(worse)}"
     return verdict
 
 

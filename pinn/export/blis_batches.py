@@ -19,16 +19,16 @@ from pinn.surrogate import deployment_features as speculation
 from pinn.surrogate.step_features import step_time
 from pinn.units import MICROSECOND
 
-#: Prompt lengths of the steady loads that coefficients are fitted to (the middle one is typical),
-#: and their output length, in tokens. Several lengths are needed: BLIS has no term for eager
-#: launches, which any prompt causes, so its cost per prompt token falls with the prompt's length.
-#: Lengths near 256 tokens are avoided: with a few decodes, such steps exceed vLLM's CUDA graphs,
-#: and no coefficients reproduce that jump.
+#: ``PROMPTS``: prompt lengths, in tokens, of the steady loads that coefficients are fitted to; the
+#: middle one is typical. ``OUTPUT_TOKENS``: output length of these loads. Several lengths are
+#: needed: BLIS has no term for eager launches, which any prompt causes, so its cost per prompt
+#: token falls with the prompt's length. Lengths near 256 tokens are avoided: with a few decodes,
+#: such steps exceed vLLM's CUDA graphs, and no coefficients reproduce this jump in the step time.
 PROMPTS, OUTPUT_TOKENS = (128, 384, 640, 1024, 2048), 256
 #: Decode contexts in the batches whose errors are limited, as multiples of the prompt length.
 _CONTEXTS = (0.5, 1.25, 3.0)
-#: Numbers of decodes in the batches whose errors are limited: every number up to the first value,
-#: and about as many larger numbers as the second value.
+#: Numbers of decodes in the batches whose errors are limited: every number up to ``_EACH``, and
+#: about ``_SPREAD`` larger numbers.
 _EACH, _SPREAD = 16, 60
 #: Maximum number of prompts per step in the batches whose errors are limited.
 MOST_PROMPTS = 4

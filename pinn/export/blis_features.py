@@ -156,11 +156,11 @@ _STALLED = 0.5
 #: Maximum number of batches to fit per load. Twice as many would change every median step time
 #: error by less than 0.02 percentage points.
 _ROWS = 400
-#: Maximum relative errors of summed step times: over all batches, weighted by requests, and over
-#: batches with a prompt.
+#: Maximum relative errors of three sums of step times: over all batches, over all batches weighted
+#: by their requests, and over batches with a prompt.
 _SUMS = (0.01, 0.01, 0.02)
-#: Weights, relative to the mean error, of the amounts by which errors of the sums exceed their
-#: limits.
+#: Weights of the amounts by which the errors of these three sums exceed ``_SUMS``. The mean error
+#: of the batches has weight 1.
 _BEYOND_SUMS = (1000.0, 30.0, 10.0)
 
 

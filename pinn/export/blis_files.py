@@ -50,7 +50,7 @@ def vector_facts(vector: blis_vectors.BlisVector) -> dict[str, object]:
         "median_step_error": round(vector.projection.median_error, 5),
         "zeroed": list(vector.projection.zeroed),
         "decodes": f"{vector.decodes:.1f} decode requests per step on average; valid from "
-        f"{low:.1f} to {high:.1f}",
+        f"{low:.1f} to {high:.1f} decode requests",
         "worst_batches": {kind: str(batch) for kind, batch in vector.kinds.items()},
         "prompts": f"at most {vector.prompts} prompts per step in 99 % of the steps with prompts",
     }

@@ -25,15 +25,16 @@ BATCHES = 20_000
 #: A load is overloaded if more than this share of its requests is preempted, or waits longer than a
 #: step for a place in the batch. Its latencies then depend on the queue, not on step times.
 WAITING = 0.005
-#: Mean decodes per step of the first steady load; ratio of decodes between successive steady loads;
-#: and request rate of the second-to-last steady load, as a share of the saturation rate.
+#: ``_FIRST``: mean decodes per step of the first steady load. ``_APART``: ratio of mean decodes
+#: between successive steady loads. ``_LAST``: request rate of the second-to-last steady load, as a
+#: share of the saturation rate.
 _FIRST, _APART, _LAST = 0.7, 1.4, 0.95
 #: Number of candidate values for the mean decodes per step of the last steady load.
 _TRIED = 24
 _NAME = "decodes-"
 #: Range of the uniformly distributed prompt and output lengths of a load, relative to their mean.
 _LENGTHS = (0.5, 1.5)
-#: Number of requests in a steady load: a constant, plus this number per request in flight.
+#: Number of requests in a steady load: ``_REQUESTS``, plus ``_EACH`` per request in flight.
 _REQUESTS, _EACH = 50, 8
 
 

@@ -50,15 +50,16 @@ SEVERAL = "several prompts"
 #: Types of steps by number of prompts: none; one; several, up to the load's usual maximum; and
 #: more.
 KINDS = "decodes alone", "one prompt", SEVERAL, "rarely so many prompts"
-#: Limits of a batch's relative error in a fit: first for dense models and for batches without
-#: prompts, then for MoE batches with prompts. Errors exceed their limits only if BLIS's formula
-#: cannot meet them.
+#: Limits of a batch's relative error in a fit. ``GUARD``: for dense models, and for batches without
+#: prompts. ``_EXPERTS``: for batches with prompts of mixture-of-experts models. Errors exceed their
+#: limits only if BLIS's formula cannot meet them.
 GUARD, _EXPERTS = 0.145, 0.245
-#: Errors are limited for up to this many standard deviations more decodes than in a vector's range,
-#: because random arrivals make the number of decodes vary.
+#: A vector's errors are also limited for batches with more decodes than in its range, up to this
+#: many standard deviations, because random arrivals make the number of decodes vary.
 _CROWDED = 2.0
 #: Weights, relative to the mean error, of the amounts by which the largest step time errors exceed
-#: their limits: for batches with at most one prompt, and for batches with several prompts.
+#: their limits. ``_BEYOND_FEW``: in batches with at most one prompt. ``_BEYOND_SEVERAL``: in
+#: batches with several prompts.
 _BEYOND_FEW, _BEYOND_SEVERAL = 100.0, 30.0
 
 

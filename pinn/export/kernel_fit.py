@@ -19,20 +19,22 @@ from pinn.surrogate.step_features import step_time
 
 #: Maximum number of prompts in a batch, and minimum prompt and context length in tokens.
 MOST_PROMPTS, SHORTEST_PROMPT, SHORTEST_CONTEXT = 8, 32, 64
-#: Candidate values, in tokens, of ``gemm_m_half`` (at which matrix products reach half of their
-#: efficiency) and of a collective's knee (from which it is bandwidth-bound).
+#: Candidate values in tokens. ``_HALVES``: of ``gemm_m_half``, at which matrix products reach half
+#: of their efficiency. ``_KNEES``: of a collective's knee, from which on it is bandwidth-bound.
 _HALVES = (0.0, 16.0, 64.0, 128.0, 256.0)
 _KNEES = (64.0, 128.0, 192.0, 256.0, 320.0, 448.0, 640.0)
-#: Numbers of random batches: those in a fit, those among them whose mean error is minimized, and
-#: those for which errors are reported.
+#: Numbers of random batches. ``_FITTED``: in a fit. ``_MEAN``: in a fit, those whose mean error is
+#: minimized. ``_REPORTED``: for the reported errors.
 _FITTED, _MEAN, _REPORTED = 4000, 300, 2000
-#: Random seeds of the batches in a fit, and of the batches for which errors are reported.
+#: Random seeds. ``_FIT``: for the batches in a fit. ``_REPORT``: for the batches of the reported
+#: errors.
 _FIT, _REPORT = 0, 2
 #: Share of the error limit that a fit uses, so that batches outside the fit meet the full limit.
 _SHARE = 0.95
 #: Weight, relative to the mean error, of the amount by which the maximum error exceeds its limit.
 _BEYOND = 20.0
-#: Number of rounds of a fit, and number of worst-fitting batches added in each round.
+#: ``_ROUNDS``: number of rounds of a fit. ``_ADDED``: number of batches with the largest errors
+#: that each round adds to the fit.
 _ROUNDS, _ADDED = 6, 40
 
 

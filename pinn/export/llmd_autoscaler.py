@@ -18,10 +18,11 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.specs.batch import Batch
 from pinn.units import MILLISECOND
 
-#: Decode contexts for the linear fit of the ITL, and minimum prompt length for the linear fit of
-#: the prefill time, in tokens.
+#: ``_CONTEXTS``: decode contexts for the linear fit of the ITL. ``_SHORTEST``: minimum prompt
+#: length for the linear fit of the prefill time. Both are in tokens.
 _CONTEXTS, _SHORTEST = (256, 1024, 4096), 32
-#: Maximum number of decode batches per context, and of prompt lengths, in the linear fits.
+#: ``_BATCHES``: maximum number of decode batches per context in the fit of the ITL. ``_LENGTHS``:
+#: maximum number of prompt lengths in the fit of the prefill time.
 _BATCHES, _LENGTHS = 32, 16
 
 
@@ -126,9 +127,10 @@ def fit_autoscaler(latency: LinearLatency) -> Autoscaler:
     prefill_s = [_prefill_s(latency, n, tokens) for n, tokens in prompts]
     contexts = sorted({context for _, context in decodes})
     most = max(n for n, _ in decodes)
+    lengths_of_contexts = " to ".join(f"{tokens:,}" for tokens in contexts[::2])
     decode = _line(
         [n for n, _ in decodes], decode_s, [f"{n} decodes @ {c}" for n, c in decodes],
-        f"1 to {most:,} decodes at contexts of {' to '.join(f'{c:,}' for c in contexts[::2])}",
+        f"1 to {most:,} decodes at contexts of {lengths_of_contexts} tokens",
     )  # fmt: skip
     lengths = [tokens for _, tokens in prompts]
     prefill = _line(

@@ -13,7 +13,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-#: Timeout of an HTTP request, and maximum time to wait for a server to start, both in seconds.
+#: Times in seconds. ``_PATIENCE_S``: timeout of an HTTP request. ``_START_S``: maximum time to wait
+#: for a server to start.
 _PATIENCE_S, _START_S = 60, 120
 
 

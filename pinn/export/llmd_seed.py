@@ -38,28 +38,31 @@ ENTRIES_OF_LOAD = 32
 #: Base of the steps of the four-dimensional sequence: the root of x^5 = x + 1 (Roberts' R
 #: sequence).
 _STEP_BASE = 1.1673039782614187
-#: Range of a load's longest prompt in tokens; and ratio of a load's longest to its shortest prompt.
-#: Prompt lengths are log-uniform.
+#: ``_PROMPTS``: range of a load's longest prompt, in tokens. ``_PROMPT_RANGE``: ratio of a load's
+#: longest to its shortest prompt. Prompt lengths are log-uniform.
 _PROMPTS = (512.0, 32_768.0)
 _PROMPT_RANGE = 64.0
-#: Range of a load's mean output in tokens; and range of a single output relative to that mean.
+#: ``_OUTPUTS``: range of a load's mean output, in tokens. ``_OUTPUT_RANGE``: range of a single
+#: output, relative to the load's mean output.
 _OUTPUTS, _OUTPUT_RANGE = (64.0, 1024.0), (0.2, 1.8)
-#: Maximum prompt length, and maximum mean output length, as shares of the model's maximum length.
+#: Shares of the model's maximum length. ``_PROMPT_SHARE``: maximum prompt length.
+#: ``_OUTPUT_SHARE``: maximum mean output length.
 _PROMPT_SHARE, _OUTPUT_SHARE = 0.75, 0.125
-#: Mean number of requests in flight per replica in the lightest load; and number of grid points
-#: from which a load's number of requests in flight is interpolated.
+#: ``_LIGHTEST``: mean number of requests in flight per replica in the lightest load. ``_COUNTS``:
+#: number of grid points from which a load's number of requests in flight is interpolated.
 _LIGHTEST, _COUNTS = 0.25, 24
-#: Prompts' share of the time in the heaviest sustainable load; share of sustainable loads among all
-#: loads; and maximum rate of the other, overloaded loads relative to the saturation rate.
+#: ``_BUSY``: share of the time that prompts take in the heaviest sustainable load. ``_SUSTAINED``:
+#: share of sustainable loads among all loads. ``_OVERLOAD``: maximum rate of an overloaded load,
+#: relative to the saturation rate.
 _BUSY, _SUSTAINED, _OVERLOAD = 0.7, 0.9, 1.25
-#: Share of loads without shared prefixes; and maximum distance, in requests, to the request whose
-#: prefix is repeated.
+#: ``_UNSHARED``: share of loads without shared prefixes. ``_RECENT``: maximum distance, in
+#: requests, to the earlier request whose prefix a request repeats.
 _UNSHARED, _RECENT = 1 / 3, 50
 #: Maximum share of an output that is generated before a mid-output training entry. The rest of the
 #: output determines the entry's mean ITL.
 _FURTHEST = 0.5
-#: Number of requests of a load per request in flight, in addition to one per training entry; and
-#: maximum number of requests of a load.
+#: ``_EACH``: number of requests of a load per request in flight, in addition to one per training
+#: entry. ``_MOST_REQUESTS``: maximum number of requests of a load.
 _EACH, _MOST_REQUESTS = 4.0, 1500
 
 

@@ -77,8 +77,8 @@ FOLDS = 5
 #: Number of cross-validation folds to evaluate, by kernel type. All folds are evaluated for
 #: experts, which have few shapes and fast fits.
 FITS = {"gemm": 1, "decode_attention": 1, "prefill_attention": 1, "moe": FOLDS}
-#: Maximum number of ranks, and of tokens per step, of the expert layers that errors include. Larger
-#: expert layers are seldom served.
+#: Held-out errors of expert layers include only layers with at most ``SERVED_RANKS`` ranks and
+#: ``SERVED_TOKENS`` tokens per step. Larger layers are seldom served.
 SERVED_RANKS, SERVED_TOKENS = 8, 2048
 
 

@@ -42,13 +42,14 @@ MOST_TERMS = 16
 #: attention heads measured with it. The tables do not state these sizes.
 _INDEXER = IndexerSpec(top_k=2048, heads=32)
 TIMED_SIZES = {"index_heads": _INDEXER.heads, "top_k": _INDEXER.top_k, "heads": 64}
-#: Sum of key and value width in MLA's latent space (DeepSeek-V2), and bytes of a cached key in
-#: SGLang's fp8 layout (512 + 64 x 2 + 4 x 4 of scales).
+#: ``_PAIR_WIDTH``: sum of key and value width in MLA's latent space (DeepSeek-V2). ``_KEY_BYTES``:
+#: bytes of a cached key in SGLang's fp8 layout (512 + 64 x 2 + 4 x 4 of scales).
 _PAIR_WIDTH, _KEY_BYTES = 576 + 512, 656.0
-#: DeepSeek-V4's window in tokens, and the elements and bytes of one cached key in vLLM.
+#: Sizes of DeepSeek-V4. ``_WINDOW``: attention window in tokens. ``_V4_WIDTH`` and ``_V4_BYTES``:
+#: elements and bytes of one cached key in vLLM.
 _WINDOW, _V4_WIDTH, _V4_BYTES = 128, 512, 584.0
-#: Residual streams per token, and bytes moved per element by both halves of a layer, which were
-#: measured together (columns ``hc_mult`` and ``num_sites``).
+#: ``_STREAMS``: residual streams per token (column ``hc_mult``). ``_BOTH_BYTES``: bytes moved per
+#: element by both halves of a layer, which were measured together (column ``num_sites``).
 _STREAMS, _BOTH_BYTES = 4, 2 * ACTIVATION_BYTES
 
 

@@ -335,8 +335,8 @@ class OperatorSurrogate:
 # non-negative weights of this sum are fitted per GPU and kernel, to kernels of shapes that were
 # measured with both.
 
-#: Maximum sizes of measured rows in the fit. Single machines do not serve larger steps, and larger
-#: rows would distort the fit.
+#: Maximum numbers of ranks and of tokens of a measured row in the fit. Single machines do not serve
+#: larger steps, and larger rows would distort the fit.
 _MOST_RANKS, _MOST_TOKENS = 16, 16_384
 #: Unit in seconds of the fitted weight per expert; see ``_EXPERT_SECONDS``.
 _UNTIMED_EXPERT_SECONDS = 1e-7

@@ -33,9 +33,9 @@ Vector = Float[np.ndarray, " parameters"]
 Matrix = Float[np.ndarray, "parameters parameters"]
 Rows = Float[np.ndarray, " rows"]
 
-#: Numerical limits: variance added to the diagonal of a correlation matrix; minimum fraction of a
-#: step in a line search; and maximum step, in prior standard deviations, at which Gauss-Newton
-#: counts as converged.
+#: Numerical limits. ``_JITTER``: variance added to the diagonal of a correlation matrix.
+#: ``_SHORTEST``: minimum fraction of a step in a line search. ``_CONVERGED``: maximum step, in
+#: prior standard deviations, at which Gauss-Newton counts as converged.
 _JITTER, _SHORTEST, _CONVERGED = 1e-9, 2.0**-20, 1e-10
 
 

@@ -13,8 +13,8 @@ from pinn.engines.deployment import COMPRESSED_BLOCK
 from pinn.specs.mixers import INDEXED_RATIO
 from pinn.specs.model import CompressedAttentionSpec, ModelSpec
 
-#: Tokens per block of an attention window; and tokens per block of unfinished keys, by compression
-#: ratio.
+#: ``_WINDOW_BLOCK``: tokens per block of an attention window. ``_SUM_BLOCKS``: tokens per block of
+#: unfinished compressed keys, by compression ratio.
 _WINDOW_BLOCK, _SUM_BLOCKS = 64, {INDEXED_RATIO: 4, 128: 8}
 _ALIGNMENT, _FP32 = 576, 4
 

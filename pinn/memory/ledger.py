@@ -39,10 +39,10 @@ SGLANG_COMMUNICATION_BYTES = 1.3 * GIB
 #: halves of the gated activation, its result and a copy. Twice the residual stream is added.
 #: Measured peaks of steps of 8,192 and 16,384 tokens (vLLM 0.11.0 and 0.10.2) are 3.92 widths.
 FFN_VALUES = 4.0
-#: Peak activation elements per token of an expert layer, as a multiple of its experts' inner width,
-#: and the number of buffers. Grouped products need two buffers at once (vLLM
-#: model_executor/layers/fused_moe: workspace13, workspace2), each with the residual stream and
-#: three widths.
+#: ``EXPERT_VALUES``: peak activation elements per token of an expert layer, as a multiple of its
+#: experts' inner width. ``EXPERT_COPIES``: number of buffers. Grouped products need two buffers at
+#: once (vLLM model_executor/layers/fused_moe: workspace13, workspace2), each with the residual
+#: stream and three widths.
 EXPERT_VALUES, EXPERT_COPIES = 3.0, 2.0
 #: Bytes of CUDA graphs per layer with experts, and per layer with latent attention, as vLLM
 #: estimates them at start. Logged estimates are 0.028 to 0.029 GiB for gpt-oss-120b with any number

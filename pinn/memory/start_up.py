@@ -24,8 +24,9 @@ from pinn.memory.startup_log import StartupLog
 from pinn.specs.flags import FlagValue, specified
 from pinn.units import GIB
 
-#: Maximum memory share that a remedy recommends; increment by which remedies raise the share; and
-#: decrement, in tokens, by which they lower the context.
+#: Limits of remedies. ``_MOST_SHARE``: maximum memory share that a remedy recommends.
+#: ``_SHARE_GRAIN``: increment by which remedies raise the memory share. ``_LENGTH_GRAIN_TOKENS``:
+#: decrement by which they lower the maximum context.
 _MOST_SHARE, _SHARE_GRAIN, _LENGTH_GRAIN_TOKENS = 0.98, 0.01, 256
 
 

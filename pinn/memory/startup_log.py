@@ -91,8 +91,8 @@ class StartupLog:
 
 
 _FIELDS = {f.name for f in fields(StartupLog)}
-#: Names of values of which the first one in a log is used, because flags are repeated; and names of
-#: values of which the minimum over ranks is used. The maximum of all other values is used.
+#: Names of logged values. ``_FIRST``: the first value in the log is used, because flags are
+#: repeated. ``_LEAST``: the minimum over ranks is used. Of all other values, the maximum is used.
 _FIRST = {"release", "memory_share", "tensor_parallel_size", "max_model_len"}
 _FREE = {"free_before_load", "free_after_load"}
 _LEAST = {*_FREE, "kv_cache", "kv_cache_exact", "kv_tokens", "blocks", "max_concurrency"}

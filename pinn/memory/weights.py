@@ -12,8 +12,8 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.precision import ACTIVATION_BYTES
 from pinn.units import GIB
 
-#: Hidden sizes of mxfp4 experts are padded to a multiple of the first number; for Marlin, the
-#: widths of their slices are padded to a multiple of the second (vLLM fused_moe/layer.py:
+#: Multiples to which sizes of mxfp4 experts are padded. ``HIDDEN_MULTIPLE``: of their hidden size.
+#: ``MARLIN_MULTIPLE``: for Marlin, of the widths of their slices (vLLM fused_moe/layer.py:
 #: maybe_roundup_hidden_size; fused_moe/oracle/mxfp4.py:
 #: mxfp4_round_up_hidden_size_and_intermediate_size).
 HIDDEN_MULTIPLE, MARLIN_MULTIPLE = 256, 128

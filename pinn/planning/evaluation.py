@@ -207,8 +207,9 @@ def _sized(
         return _too_few(candidate, rate, problem)
     sized = fleet.with_probability(size, trials, problem)
     if sized is None:
+        replicas = fleet.many(size.replicas, candidate)
         why = (
-            f"{fleet.many(size.replicas, candidate)} are predicted to meet the SLO, but no fleet "
+            f"{replicas} are predicted to meet the SLO, but no fleet "
             f"within the GPU limits meets it with --min-probability {problem.min_probability:g}"
         )
         return Infeasible(candidate.label, why)
@@ -226,16 +227,17 @@ def _too_few(candidate: Candidate, rate: HighestRate, problem: PlanningProblem) 
     """Return the reason why no simulated number of replicas sustains the requested rate."""
     asked, each = problem.sized_rate_per_s or 0.0, rate.per_s
     most = fleet.most_replicas(candidate, each, problem)
+    replicas = fleet.many(most, candidate)
     alone = f"one replica meets the SLO up to {number(each)} requests/s"
     needed = max(math.ceil(asked / each - 1e-9), problem.least_replicas)
     if problem.max_gpus is not None and (most + 1) * candidate.gpus > problem.max_gpus:
         gpus = max(needed, most + 1) * candidate.gpus
         why = (
             f"needs about {gpus} GPUs, more than --max-gpus {problem.max_gpus}: "
-            f"{fleet.many(most, candidate)} miss the SLO at {number(asked)} requests/s; {alone}"
+            f"{replicas} miss the SLO at {number(asked)} requests/s; {alone}"
         )
         return Infeasible(candidate.label, why, gpus)
-    why = f"{alone}, but {fleet.many(most, candidate)} do not meet it at {number(asked)} requests/s"
+    why = f"{alone}, but {replicas} do not meet it at {number(asked)} requests/s"
     return Infeasible(candidate.label, why)
 
 

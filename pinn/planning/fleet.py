@@ -32,8 +32,8 @@ _MORE_REPLICAS, _MORE_SHARE = 2, 0.25
 #: Maximum number of replicas for a requested probability of meeting the SLO, relative to the number
 #: with which the predicted latencies meet the SLO.
 _MOST_TIMES = 8
-#: Relative distance between a passing and a failing rate at which the bisection for a fleet's
-#: maximum rate ends; and ratio between its first rates.
+#: Bisection for a fleet's maximum rate. ``BAR_WIDTH``: relative distance between a passing and a
+#: failing rate at which the bisection ends. ``_BAR_STRIDE``: ratio between its first rates.
 BAR_WIDTH, _BAR_STRIDE = 0.02, 1.05
 
 

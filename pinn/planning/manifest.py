@@ -39,9 +39,9 @@ _PORTS = {VLLM: 8000, SGLANG: 30000, TRTLLM: 8000}
 _HEALTH = "/health"
 #: Port on the first machine of a multi-machine server to which the other machines connect.
 _RENDEZVOUS_PORT = 20000
-#: Interval in seconds between health probes; and numbers of failures that the startup, readiness
-#: and liveness probes allow. Startup may take half an hour, to load weights and capture CUDA
-#: graphs.
+#: ``_PROBE_S``: interval between health probes, in seconds. The other numbers are failures that the
+#: startup, readiness and liveness probes allow. Startup may take half an hour, to load weights and
+#: capture CUDA graphs.
 _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
 #: Annotation of a Service with the routing policy that the plan's metrics assume.
@@ -144,8 +144,9 @@ def _notes(plan: Plan, row: int) -> list[str]:
         "access mode; pods on several nodes need ReadWriteMany.",
     ]
     if choice.replicas > 1 or choice.pools:
+        router = choice.router or ROUND_ROBIN
         lines.append(
-            f"The plan assumes {choice.router or ROUND_ROBIN} routing (--router of pinn simulate). "
+            f"The plan assumes {router} routing (--router of pinn simulate). "
             "A Service balances connections, not requests: put a gateway with that "
             "routing in front, such as llm-d or the router of vLLM's production stack."
         )

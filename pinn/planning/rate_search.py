@@ -18,8 +18,9 @@ _MOST_STEPS = 60
 _BESIDE = (0.01, 0.02, 0.03)
 #: Relative distance between neighbouring rates of the geometric grid in ``settled_rate``.
 _RUNG = 0.002
-#: Number of consecutive rates (15, a range of 3 %) that must pass to end the search downwards on
-#: the grid, or fail to end it upwards; and maximum number of rates in each direction.
+#: ``_CLEAR_RUNGS``: number of consecutive rates (a range of 3 %) that must all pass to end the
+#: search downwards on the grid, or all fail to end it upwards. ``_MOST_RUNGS``: maximum number of
+#: rates in each direction.
 _CLEAR_RUNGS, _MOST_RUNGS = 15, 500
 
 

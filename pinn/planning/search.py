@@ -37,9 +37,9 @@ from pinn.planning.search_steps import (
 )
 from pinn.planning.time_budget import UNLIMITED, TimeBudget
 
-#: Share of the time budget after which the remaining time is used only to estimate the certainty of
-#: recommendations; and share after which no further round of screening and sizing begins. A round
-#: sends all remaining tasks to the workers.
+#: Shares of the time budget. ``_SEARCH_SHARE``: after this share, the remaining time is used only
+#: to estimate the certainty of recommendations. ``_LAST_ROUND_SHARE``: after this share, no further
+#: round of screening and sizing begins. A round sends all remaining tasks to the workers.
 _SEARCH_SHARE, _LAST_ROUND_SHARE = 0.7, 0.65
 #: Share of the remaining search time that a round spends on screening.
 _SCREENING_SHARE = 0.6

@@ -191,8 +191,9 @@ def _check_any(search: Search, left: int) -> None:
     infeasible = [each.nearest for each in search.sized.values() if each.nearest is not None]
     if infeasible:
         best = min(infeasible, key=lambda each: each.gpus)
-        fault = f"no candidate meets {slo!r}: the closest is {best.label}: {best.reason}"
-        raise PinnError(f"{fault}{untried}")
+        raise PinnError(
+            f"no candidate meets {slo!r}; the closest is {best.label}: {best.reason}{untried}"
+        )
     i = min(screened, key=lambda i: screened[i].least_excess)
     excess, label = screened[i].least_excess, search.groups[i][0].label
     raise PinnError(

@@ -162,8 +162,8 @@ def tier_facts(found: Mapping[str, float]) -> dict[str, str]:
     return {"host KV": text, "host memory": link}
 
 
-#: Minimum elasticity that is printed, in percent per percent; and maximum number of coefficients
-#: that are printed. JSON output has all coefficients.
+#: ``_PRINTED``: minimum elasticity that is printed, in percent per percent. ``_MOST``: maximum
+#: number of coefficients that are printed. JSON output has all coefficients.
 _PRINTED, _MOST = 0.001, 10
 
 

@@ -19,8 +19,8 @@ from pinn.simulator.statistics import run_statistics
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 
-#: Relative change of a coefficient for differentiating a metric; and minimum absolute change, for
-#: coefficients of 0.
+#: Changes of a coefficient for differentiating a metric. ``_RELATIVE_STEP``: relative change.
+#: ``_LEAST_STEP``: minimum absolute change, for coefficients of 0.
 _RELATIVE_STEP, _LEAST_STEP = 0.02, 1e-6
 
 

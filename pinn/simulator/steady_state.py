@@ -19,8 +19,8 @@ from jaxtyping import Float
 from pinn.common import JsonObject
 from pinn.simulator.run import Run
 
-#: Number of samples per mean, number of means per series, and number of final means that are never
-#: dropped.
+#: ``_BATCH``: number of samples per mean. ``_MEANS``: number of means per series. ``_LAST``: number
+#: of final means that are never dropped as warm-up.
 _BATCH, _MEANS, _LAST = 5, 200, 5
 #: Minimum number of requests, or conversations, for a stage to reach a steady state.
 _LEAST = 2 * _BATCH * _LAST

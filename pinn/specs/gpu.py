@@ -195,11 +195,12 @@ def _peaks(name: str, values: Mapping[str, object], source: str) -> dict[str, fl
     bf16 = _number(name, values, _COMPUTE, source)
     fp8 = _number(name, values, _FP8, source) if any(values.get(key) for key in _FP8) else None
     if bf16 and fp8 and fp8 > _SPARSE_RATIO * bf16:
-        said = (
-            f"the FP8 rate is {fp8 / bf16:.1f} times the 16-bit rate, so it is probably "
-            "the rate with sparsity"
+        ratio = fp8 / bf16
+        warnings.warn(
+            f"{source}: the FP8 rate of GPU {name} is {ratio:.1f} times the 16-bit rate, so it is "
+            f"probably the rate with sparsity; half of this rate is used",
+            stacklevel=3,
         )
-        warnings.warn(f"{source}: GPU {name}: {said}; half of this rate is used", stacklevel=3)
         fp8 /= 2
     found = {"bf16": bf16, "fp8": fp8}
     return {kind: value for kind, value in found.items() if value is not None}

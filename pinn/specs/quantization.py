@@ -64,11 +64,14 @@ class Quantization:
         most, total = max(held, key=held.__getitem__), sum(held.values())
         others = {form.name: held[form] / total for form in held if form != most}
         if sum(others.values()) > _REPORTED_SHARE:
-            split = ", ".join(f"{share:.0%} in {name}" for name, share in others.items())
-            where, share = f"{self.source}: {kind.replace('_', ' ')}", held[most] / total
-            rule = f"all weights of this type are treated as {most.name}"
-            told = f"{where}: {share:.0%} of the bytes are in {most.name}, {split}: {rule}"
-            warnings.warn(told, stacklevel=2)
+            formats = {most.name: held[most] / total} | others
+            shares = ", ".join(f"{share:.0%} {name}" for name, share in formats.items())
+            weights = kind.replace("_", " ")
+            warnings.warn(
+                f"{self.source}: the {weights} weights have several formats ({shares} of the "
+                f"bytes); all of these weights are treated as {most.name}",
+                stacklevel=2,
+            )
         return most
 
 

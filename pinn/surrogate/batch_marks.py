@@ -43,9 +43,9 @@ def marks_of_each(
 def _beyond_cache(batch: Batch, deployment: Deployment, fit: MemoryFit) -> list[str]:
     if fit.layout is None or fit.holds(batch, deployment):
         return []
-    needed, size = batch_blocks(batch, deployment, fit.layout), deployment.recipe.block_tokens
-    blocks = f"{needed:,} blocks of {size:,} tokens"
-    return [f"{blocks} exceed the {fit.layout.blocks:,} blocks of the KV cache"]
+    needed, tokens = batch_blocks(batch, deployment, fit.layout), deployment.recipe.block_tokens
+    blocks = fit.layout.blocks
+    return [f"{needed:,} blocks of {tokens:,} tokens exceed the {blocks:,} blocks of the KV cache"]
 
 
 def _limits(deployment: Deployment) -> tuple[int, int, int]:

@@ -40,9 +40,9 @@ from pinn.surrogate.step_features import STEP_FEATURES, step_features
 #: prefill attention (0.4), the widest prior of a similar kernel
 #: (``data/features/step_features.csv``).
 HALF_WIDTH = 1.645 * 0.4
-#: Number of groups of items in an example step. The time of each further group is this step's time
-#: minus that of a step with one item, divided by the number of further groups. The items of a group
-#: are encoded together.
+#: Number of groups of items (images or audio clips) in an example step. The items of a group are
+#: encoded together. The time of a further group is the time of this step minus that of a step with
+#: one item, divided by the number of further groups.
 _MANY = 8
 #: Step features whose overheads are not part of an encoder's work: encoders are not scheduled, and
 #: launches are timed separately because they overlap GPU work.
@@ -113,13 +113,14 @@ class EncoderTime:
     def sentence(self) -> str:
         """Return a sentence about the time that an encoder adds, which was not measured."""
         low, high = (1000 * self.first_s * end for end in self.ends)
-        one = {IMAGE: "image", AUDIO: "clip"}[self.media.kind]
-        a = {IMAGE: "an", AUDIO: "a"}[self.media.kind]
-        further = one if self.together == 1 else f"{self.together} {one}s"
+        image = {IMAGE: "image", AUDIO: "clip"}[self.media.kind]
+        an_image = {IMAGE: "an image", AUDIO: "a clip"}[self.media.kind]
+        further_image = image if self.together == 1 else f"{self.together} {image}s"
+        first_ms, further_ms = 1000 * self.first_s, 1000 * self.further_s
         return (
-            f"{media_notice(self.media)}: {1000 * self.first_s:.3g} ms ({low:.3g} to {high:.3g}) "
-            f"in the step of {a} {one}'s first token, {1000 * self.further_s:.3g} ms for each "
-            f"further {further} of the step"
+            f"{media_notice(self.media)}: {first_ms:.3g} ms ({low:.3g} to {high:.3g}) in the step "
+            f"of {an_image}'s first token, {further_ms:.3g} ms for each further {further_image} of "
+            f"the step"
         )
 
 

@@ -34,8 +34,8 @@ _SPREADS = (0.35, 0.5, 0.7, 1.0, 1.4)
 _TIME_NOISES, _TTFT_NOISES = (0.01, 0.015, 0.02, 0.03, 0.045), (0.04, 0.06, 0.09, 0.13)
 _GRIDS = (*[_SPREADS] * len(SCALARS), _TIME_NOISES, _TTFT_NOISES)
 
-#: Initial settings of the search; minimum relative gain of a round for the search to continue; and
-#: maximum number of rounds.
+#: ``_START``: initial settings of the search. ``_LEAST_GAIN``: minimum relative improvement in a
+#: round for the search to continue. ``_SEARCH_ROUNDS``: maximum number of rounds.
 _START, _LEAST_GAIN, _SEARCH_ROUNDS = (*[0.5] * len(SCALARS), 0.03, 0.09), 1e-3, 4
 
 #: Target share of measurements outside the intervals.

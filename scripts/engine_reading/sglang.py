@@ -36,8 +36,8 @@ _FIELDS = tuple(
     for name in ("schedule", "exec_", "memory", "parallel", "disagg")
 )
 _OVERRIDES = f"{_SRT}/arg_groups/overrides.py"
-#: Memory sizes in GiB below which different rules apply; and an example of a GPU's memory in each
-#: range.
+#: Memory sizes in GiB. ``_BELOW``: upper bounds of the ranges to which different rules apply.
+#: ``_MEMORIES``: an example of a GPU's memory in each range.
 _BELOW, _MEMORIES = (20, 35, 60, 90, 160, None), (10, 24, 48, 80, 141, 192)
 
 

@@ -42,8 +42,8 @@ _FP8 = (
     f"{_QUANTIZATION}/fp8.py: get_fp8_moe_backend",
     _FP8_METHOD,
 )
-#: Arguments of the rule for weights and activations; and names, newest first, of the functions that
-#: choose the kernels in different releases; by number format of experts.
+#: Rule by number format of experts: argument for the weights, argument for the activations, and
+#: names, newest first, of the functions that choose the kernels in different releases.
 _RULES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "fp8_block": ("kFp8Static128BlockSym", "kFp8Dynamic128Sym", _FP8),
     "fp8": ("kFp8StaticTensorSym", "kFp8StaticTensorSym", _FP8),

@@ -94,7 +94,10 @@ def test_what_falls_half_of_the_time_is_not_better():
 
 @pytest.mark.parametrize(
     ("worse_by", "verdict"),
-    [(1.5, "better; groups worse by more than their noise: deployments: b"), (0.9, BETTER)],
+    [
+        (1.5, "better; groups worse by more than their training noise: deployments: b"),
+        (0.9, BETTER),
+    ],
 )
 def test_a_better_mean_excuses_a_group_that_is_a_little_worse_alone(worse_by, verdict):
     before = panel(rows(), rows("deployments: b"))

@@ -188,7 +188,7 @@ def test_blis_layout_of_several_gpus(tmp_path):
     path = write(tmp_path / "hardware.json", entries)
     assert load_gpu(f"{path}#H100").peak_flop_per_s["fp8"] == 1979e12
     with pytest.warns(
-        UserWarning, match=r"L40S: the FP8 rate is 4.0 times.*half of this rate is used"
+        UserWarning, match=r"the FP8 rate of GPU .*L40S is 4.0 times.*half of this rate is used"
     ):
         assert load_gpu(f"{path}#L40S").peak_flop_per_s["fp8"] == 733e12
     for choice in (str(path), f"{path}#B200"):

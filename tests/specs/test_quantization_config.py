@@ -262,7 +262,9 @@ def test_a_list_of_one_layer_is_an_excerpt(parse):
 
 @pytest.mark.parametrize(("layers", "expected"), [(range(3), "bf16"), (range(7), "fp8_static")])
 def test_most_bytes_decide_for_a_kind_and_the_split_is_told(parse, layers, expected):
-    with pytest.warns(UserWarning, match=r"config.json: attention: \d+% of the bytes are in"):
+    with pytest.warns(
+        UserWarning, match=r"config.json: the attention weights have several formats \(\d+% "
+    ):
         model = parse(quantization_config=mixed(layers, FP8_ATTENTION))
     assert names(model)["attention"] == expected
 

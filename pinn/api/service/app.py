@@ -73,8 +73,11 @@ class Service:
         except ClientDisconnect:
             return Response(status_code=GONE)
         if content is None:
-            fault = f"the request body must have at most {MOST_BODY_BYTES:,} bytes, got more"
-            return refusal(413, f"{fault}: split the body into several requests")
+            return refusal(
+                413,
+                f"the request body must have at most {MOST_BODY_BYTES:,} bytes, got more: split "
+                f"the body into several requests",
+            )
         try:
             key = self.kept.key(endpoint.name, content)
         except (PinnError, OSError) as error:
@@ -98,20 +101,25 @@ class Service:
                 return Response(status_code=GONE)
             answer = job.result()
         except QueueFullError:
-            fault = (
-                f"{self.lanes[name].waiting} requests are already waiting for a free worker process"
-            )
             seconds = str(_RETRY_S[name])
-            return refusal(503, f"{fault}: retry in {seconds} s", {"Retry-After": seconds})
+            return refusal(
+                503,
+                f"{self.lanes[name].waiting} requests are already waiting for a free worker "
+                f"process: retry in {seconds} s",
+                {"Retry-After": seconds},
+            )
         except TooSlowError:
-            fault = f"computing the answer took longer than {self.limits.timeout_s:g} s"
             return refusal(
                 504,
-                f"{fault}: send a smaller request, or start the service with a longer --timeout",
+                f"computing the answer took longer than {self.limits.timeout_s:g} s: send a "
+                f"smaller request, or start the service with a longer --timeout",
             )
         except ProcessEndedError:
-            fault = "the worker process terminated, probably because it ran out of memory"
-            return refusal(500, f"{fault}: send a smaller request")
+            return refusal(
+                500,
+                "the worker process terminated, probably because it ran out of memory: send a "
+                "smaller request",
+            )
         finally:
             job.cancel()
             gone.cancel()

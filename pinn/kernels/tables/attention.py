@@ -11,8 +11,8 @@ from pinn.specs.model import LatentAttentionSpec
 # Measured attention over ordinary key and value heads, in decodes and in new prompts.
 
 #: Maximum time to read keys and values from memory, as a share of the measured time. Rows with
-#: larger shares are refused, because their keys and values may have been read from the L2 cache (an
-#: assumption).
+#: larger shares are excluded, because their keys and values may have been read from the L2 cache
+#: (an assumption).
 WARM_SHARE = 0.2
 #: A kernel is assumed to read a part of its working set from the L2 cache if the working set is at
 #: most this many times the size of the cache.

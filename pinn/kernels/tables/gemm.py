@@ -19,9 +19,9 @@ from pinn.specs.gpu import GpuSpec
 #: in a GPU's L2 cache, the matrices are read from the cache. On L40S and RTX PRO 6000, times jump
 #: at a sixth of the cache.
 COPIES_IN_LOOP = 5.5
-#: Maximum time to read weights from memory, as a share of the measured time: for matrix products,
-#: and for experts. Rows with larger shares are refused, because their weights may have been read
-#: from the L2 cache (assumptions).
+#: Maximum time to read weights from memory, as a share of the measured time. ``_GEMM_WARM_SHARE``:
+#: for matrix products. ``WARM_SHARE``: for experts. Rows with larger shares are excluded, because
+#: their weights may have been read from the L2 cache (assumptions).
 _GEMM_WARM_SHARE, WARM_SHARE = 0.55, 0.3
 
 
@@ -39,7 +39,7 @@ def _gemm_rules(gpu: GpuSpec, source: table.TableSource) -> table.Rules:
         ),
         **table.NO_TIME,
         "outlier: one matrix row takes over 1.5x as long as two": _odd_single_row,
-        # The next rule refuses 3.6 % of B200's fp8 rows.
+        # The next rule excludes 3.6 % of B200's fp8 rows.
         f"outlier: over {table.SPIKE}x as long as with fewer and with more rows": lambda r: (
             table.spikes(r, ("precision", "n", "k"), "m")
         ),

@@ -97,7 +97,7 @@ ReadTable = tuple[pd.DataFrame, ReadReport]
 Read = tuple[pd.DataFrame, list[ReadReport]]
 #: Function that transforms the rows of a table.
 Step = Callable[[pd.DataFrame], pd.DataFrame]
-#: Functions that return True for rows to refuse, by reason. If several match a row, the first
+#: Functions that return True for rows to exclude, by reason. If several match a row, the first
 #: reason is reported.
 Rules = dict[str, Callable[[pd.DataFrame], "np.ndarray | pd.Series[bool] | bool"]]
 

@@ -58,8 +58,8 @@ class Limits(NamedTuple):
 #: ``LEAST_HELD``, which allows the maximum number of repeats, and at most ``HELD_OUTPUTS``.
 HELD_OUTPUTS, LEAST_HELD, HELD_SHARE = 1024, 192, 1 / 56
 
-#: Numbers of decodes and their contexts in the short list of batches; and number of prompt tokens
-#: in its mixed step, which has 32 decodes.
+#: Short list of batches. ``FIRST_DECODES``: numbers of decodes. ``FIRST_CONTEXTS``: contexts of
+#: these decodes, in tokens. ``FIRST_CHUNK``: prompt tokens of the mixed step, which has 32 decodes.
 FIRST_DECODES, FIRST_CONTEXTS, FIRST_CHUNK = (1, 32, 256), (500, 4000), 512
 
 _PART = re.compile(r"(\d+) +(?:prefill +(\d+)|decode) *@ *(\d+)$")

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from pinn.measurements.program.batches import Wanted, fits, held_outputs
 from pinn.measurements.program.table import MeasuringError, Step, Table
 
-#: Relative standard error at which a batch's median step time counts as known; minimum and maximum
-#: number of repeats of a step; and maximum share of the session's time for the repeats of one
-#: batch.
+#: ``KNOWN``: relative standard error at which a batch's median step time counts as known. ``LEAST``
+#: and ``MOST``: minimum and maximum number of repeats of a step. ``MOST_SHARE``: maximum share of
+#: the session's time for the repeats of one batch.
 KNOWN, LEAST, MOST, MOST_SHARE = 0.01, 8, 128, 1 / 64
 
 #: Number of initial steps of a batch that are dropped as warm-up, in which kernels are selected and
 #: buffers grow.
 COLD = 2
 
-#: A step counts as stalled by the host above this multiple of the median step time. Stalls are
-#: reported if their share of steps exceeds the second value.
+#: ``FAR``: a step counts as stalled by the host above this multiple of its batch's median step
+#: time. ``STALLED``: stalls are reported if they exceed this share of steps.
 FAR, STALLED = 3.0, 0.02
 
 #: Decodes of the previous batch are reused if their context differs from the requested one by at

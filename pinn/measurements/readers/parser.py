@@ -31,7 +31,8 @@ _NUMPY_TYPES = {int: np.int64, float: np.float64}
 _EVENT_HEAD = (("span", int), ("server", int), ("wall_ns", int))
 _SPAN_HEAD = (("span", int), ("server", int), ("span_id", str), ("parent_id", str))
 
-#: Upper bounds of plausible counts of tokens and requests, and of clock values in nanoseconds.
+#: Upper bounds of plausible values. ``_MAX_COUNT``: of numbers of tokens and requests. ``_MAX_NS``:
+#: of clock values in nanoseconds.
 _MAX_COUNT, _MAX_NS = 2**40, 2**62
 
 Head = tuple[int | str, ...]

@@ -30,7 +30,8 @@ from pinn.simulator.statistics import Metrics
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Number of rows in the table of metrics over time, and number of time bins in the plot.
+#: ``_PERIODS``: number of rows in the table of metrics over time. ``_BINS``: number of time bins in
+#: the plot.
 _PERIODS, _BINS = 12, 144
 _HOUR_S = 3600.0
 _NO_INTERVALS = "prediction errors of whole fleets were never measured"

@@ -8,8 +8,9 @@ from jaxtyping import Int
 from pinn.errors import PinnError
 from pinn.simulator.workloads.workload import Workload
 
-#: Maximum number of different shared prefixes, so that most concurrent requests have different
-#: prefixes; and minimum number of requests per prefix, because the first one finds nothing cached.
+#: ``_BEGINNINGS``: maximum number of different shared prefixes, so that most concurrent requests
+#: have different prefixes. ``_REQUESTS_OF_EACH``: minimum number of requests per prefix, because
+#: the first of them finds nothing cached.
 _BEGINNINGS, _REQUESTS_OF_EACH = 16, 20
 #: Number of bisection steps to find the share of each prompt to repeat for the requested hit rate.
 _HALVINGS = 40

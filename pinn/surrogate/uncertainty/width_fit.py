@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float
 from pinn.surrogate.uncertainty.quantiles import LEVEL, weighted_quantile
 from pinn.surrogate.uncertainty.widths import TRAITS, Widths
 
-#: Ridge penalties of the coefficient of a deployment trait and of a metric's intercept, for row
-#: weights that sum to 1. The first keeps the coefficients of rare traits near 0. The second hardly
-#: affects an intercept, but makes it 0 for a metric without rows.
+#: Ridge penalties, for row weights that sum to 1. ``_RIDGE``: of the coefficient of a deployment
+#: trait; it keeps the coefficients of rare traits near 0. ``_LEVEL_RIDGE``: of a metric's
+#: intercept; it hardly affects an intercept, but makes it 0 for a metric without rows.
 _RIDGE, _LEVEL_RIDGE = 0.003, 1e-12
 #: Minimum absolute log error of a row in the fit; smaller errors count as 1 %.
 _LEAST_ERROR = 0.01

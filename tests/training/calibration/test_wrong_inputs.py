@@ -328,7 +328,7 @@ def test_flags_that_the_engine_refuses_are_not_those_of_the_measured_server(tmp_
     # The token budget is below the 128 requests of max_num_seqs, with which vLLM does not start.
     tables = ingested(traced(), tmp_path, max_num_batched_tokens=64)
     with pytest.raises(
-        PinnError, match=r"do not match the flags: the engine would not start: .*64"
+        PinnError, match=r"do not match the flags: the engine would not start, because .*64"
     ):
         pinn.calibrate(observations=tables.folder)
     found = pinn.calibrate(observations=tables.folder, force=True)
