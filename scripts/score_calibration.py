@@ -1,11 +1,11 @@
-"""Score calibrations on measured servers, for docs/calibration.md.
+"""Score calibrations on measured servers, for docs/calibration_notes.md.
 
     python scripts/score_calibration.py steps
     python scripts/score_calibration.py deployments
     python scripts/score_calibration.py serving-runs
     python scripts/score_calibration.py round-trips --trials 200
     python scripts/score_calibration.py journeys --trials 200
-    python scripts/score_calibration.py all --page docs/calibration.md
+    python scripts/score_calibration.py all --page docs/calibration_notes.md
 
 The part ``steps`` requires PINN_STEPS_DIR; ``serving-runs`` requires PINN_SERVING_RUNS and
 PINN_MODEL_CONFIGS. ``round-trips`` recovers known calibration factors of simulated servers from

@@ -152,7 +152,7 @@ def test_code_of_the_pages_is_what_runs(tmp_path):
 @needs_go
 def test_the_benchmark_of_the_page_says_how_long_a_step_takes():
     small = ("--layouts", "1", "--seconds", "0.001", "--runs", "20")
-    found = json.loads(run_script("blis.md", "bench_export.py", *small).splitlines()[-1])
+    found = json.loads(run_script("export.md", "bench_export.py", *small).splitlines()[-1])
     assert found["onnx_us"] > 0
     for layouts in found["go_ns"].values():
         (times,) = layouts
