@@ -54,7 +54,7 @@ REMEDIES = {
     r"from this version \(in .*\): train a new checkpoint) with 'python train\.py'",
     "coefficients": r"differ from this version's features \(.*\): write the file again "
     r"with 'pinn coefficients --json' or 'pinn calibrate'",
-    "kernels": r"has the layout \d, expected \d: fit .* again with "
+    "kernels": r"has the layout \d, expected \d: refit .* with "
     r"'python scripts/fit_surrogates\.py'"
     r"|copy both files again",
     "intervals": r"fit the (checkpoint's intervals again|intervals of )",

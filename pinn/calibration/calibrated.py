@@ -293,7 +293,7 @@ def _left_out(
         beside = np.maximum(noise[out], scale)
         after_spread[out] = np.hypot(found.spread(features[out]), beside)
     ratios, spreads = [before / steps.seconds, after / steps.seconds], [before_spread, after_spread]
-    return judgements("each fifth of the batches, held out in turn", ratios, spreads)
+    return judgements("each fifth of the batches, held out", ratios, spreads)
 
 
 def check_steps(

@@ -295,13 +295,13 @@ class ReadReport:
     def __post_init__(self) -> None:
         if min(self.read, self.accepted, *self.refused.values(), 0) < 0:
             counts = f"a number of rows in the read report is negative ({self.to_json()})"
-            raise PinnError(f"{self.source}: {counts}: please report this fault of the reader")
+            raise PinnError(f"{self.source}: {counts}, which is a bug of pinn: please report it")
         if self.accepted + sum(self.refused.values()) != self.read:
             counts = f"{self.accepted} accepted and {sum(self.refused.values())} refused"
             fault = f"{self.read} rows were read, but {counts}"
             raise PinnError(
-                f"{self.source}: {fault}, so the reader lost or duplicated rows: please report "
-                "this fault of the reader"
+                f"{self.source}: {fault}, so pinn lost or duplicated rows, which is a "
+                "bug: please report it"
             )
 
     @property

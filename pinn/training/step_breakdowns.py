@@ -88,7 +88,8 @@ class StepBreakdowns:
         say(f"{self.deployment.model.title} on {self.deployment.gpu.name}: {flags}")
         for line in assumption_lines(self.deployment):
             say(line)
-        if explain or "encoder" in self.sources or "missing" in self.sources.get("kernels", ""):
+        without_kernels = any(step.composed is None for step in self.steps)
+        if explain or "encoder" in self.sources or without_kernels:
             for what, source in self.sources.items():
                 say(f"{what}: {source}")
         if explain:

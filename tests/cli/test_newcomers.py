@@ -45,7 +45,7 @@ def test_prefills_of_two_thousand():
         ("link_bandwidth_bytes_per_s", 450, "in SI units (450 GB/s are 4.5e11), got 450"),
         ("pcie_bandwidth_bytes_per_s", 64, "in SI units (64 GB/s are 6.4e10), got 64"),
         ("l2_bytes", 50, "in SI units (50 MiB are 52428800), got 50"),
-        ("peak_flop_per_s", {"bf16": 989}, "1e+21 FLOP/s (989 TFLOP/s are 9.89e14), got 989"),
+        ("peak_flop_per_s", {"bf16": 989}, "1e+21 FLOP/s (989 TFLOP/s is 9.89e14), got 989"),
     ],
 )
 def test_a_datasheet_in_other_units(tmp_path, name, value, rule):

@@ -68,7 +68,7 @@ def panel(run, checkpoint, *more):
 def test_intervals_are_judged_without_being_changed(run, rows, stated, tmp_path):
     before = calibration_path(stated).read_bytes()
     printed = panel(run, stated, "--out", tmp_path / "panel.csv")
-    assert "90 % intervals, with each group held out of the fit:" in printed
+    assert "90 % intervals, with each group held out of the fit in turn: coverage" in printed
     assert "interval score relative to" in printed
     assert calibration_path(stated).read_bytes() == before
     scored = interval_rows(stated, rows)

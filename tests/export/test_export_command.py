@@ -74,7 +74,7 @@ def test_blis_files_of_a_load(run, tmp_path):
     out = tmp_path / "out"
     code, text = run("blis", "--configs", GRID, "--workload", load, "--out", out)
     assert code == 0, text
-    assert "coefficients picked by run.sh:\n  median over 2 configurations" in text
+    assert "(coefficients: picked by run.sh):\n  median over 2 configurations" in text
     assert re.search(r"\d+ steady loads +worst error [+-][\d.]+ % at \d+ decodes", text)
     assert re.search(r"my-chat +worst error", text)
     names = {str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()}

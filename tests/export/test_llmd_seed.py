@@ -79,7 +79,7 @@ def test_a_folder_has_entries_of_exactly_the_documented_fields(folder):
     assert facts["noise"]["half_widths"] == {}  # the small network has no intervals
     assert len(facts["provenance"]["checkpoint_sha256"]) == 64
     assert "entries of TTFT" in said
-    assert "without noise: the file of intervals .* does not exist" in " ".join(said.split())
+    assert "without noise: the file of intervals" in " ".join(said.split())
     assert all(len(line) <= 100 for line in said.splitlines() if "noise" not in line)
 
 

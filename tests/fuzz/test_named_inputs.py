@@ -199,10 +199,10 @@ def test_equal_requests_are_a_count_and_sum_as_a_list_does():
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (PLAIN | {"stages": [{"rate": 1e9, "duration": 60}]}, "requests of .*, got 60,000,000,000"),
+        (PLAIN | {"stages": [{"rate": 1e9, "duration": 60}]}, "requests in .*, got 60,000,000,000"),
         (PLAIN | {"stages": [{"rate": 1, "duration": 1e300}]}, "duration of a load stage must be"),
         ({"prompt_tokens": 9, "output_tokens": 9, "concurrency": 1, "requests": 10**8},
-         "requests of .* at most 1,000,000, got 100,000,000"),
+         "requests in .* at most 1,000,000, got 100,000,000"),
         (PLAIN | {"output_tokens": 10**12}, "at most 100,000,000"),
         (PLAIN | {"output_tokens": 10**400, "groups": 2}, r"at most 100,000.*, got 10\^400"),
         (PLAIN | {"prompt_tokens": 100.5}, "expected a whole number"),
@@ -284,7 +284,7 @@ def test_a_batch_that_looks_like_a_home_folder_is_no_path():
 
 def test_a_benchmark_file_with_a_value_of_another_type(file):
     log = {"benchmarks": [{"metrics": True}], "metadata": {"version": 2}}
-    with pytest.raises(PinnError, match=r"a value is not as .* writes it"):
+    with pytest.raises(PinnError, match=r"a value is not in the format of"):
         read_benchmarks([file("run.json", log)])
 
 

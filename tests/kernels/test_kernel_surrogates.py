@@ -135,7 +135,7 @@ def test_held_out_tables_name_what_is_left_out_chips_and_formats(tables):
 
 def test_without_rows_it_says_so(tables):
     exclude = Exclusion(gpus=tuple(g for g in tables.gpus))
-    with pytest.raises(PinnError, match="no measured row is left"):
+    with pytest.raises(PinnError, match="its tables have no usable rows"):
         KernelSurrogates.fit(tables, exclude=exclude, plans=QUICK)
 
 

@@ -54,7 +54,7 @@ def test_a_calibration_finds_what_the_steps_take(steps, checkpoint_path, tmp_pat
     assert result.exit_code == 0, result.output
     assert "skipped: cold" in result.output
     assert_one_screen(result.stdout)
-    assert "each fifth of the batches, held out in turn" in result.output
+    assert "each fifth of the batches, held out" in result.output
     found = read_coefficient_set(out)
     before = found.base.beta[0]
     deployment = read_measured_steps(steps).target(None, None, {}).deployment()
@@ -89,7 +89,7 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
     out = tmp_path / "server.json"
     result = run("calibrate", "--steps", served_steps, "-o", out, checkpoint=checkpoint_path)
     assert result.exit_code == 0, result.output
-    assert "each fifth of the batches, held out in turn" in result.output
+    assert "each fifth of the batches, held out" in result.output
     assert "each load, held out" in result.output
     assert_one_screen(result.stdout, more=1)  # the server's flags take a second line
     measured_ = read_measured_steps(served_steps)

@@ -125,7 +125,7 @@ def test_texts_of_conversations_are_turns_that_wait(tmp_path):
     assert load.follows.tolist() == [-1, 0, -1]
     assert load.shared_tokens.tolist() == [0, 30, 0]
     assert load.reading.refused == {"without a model's answer to a prompt": 1}
-    assert "one token for 4 bytes of text" in str(load.reading)
+    assert "one token per 4 bytes of text" in str(load.reading)
     open_loop = load_workload(path, 1, 2.0)
     assert mean_rate_per_s(open_loop) == pytest.approx(2.0)
     lines = write(tmp_path, "\n".join(map(json.dumps, SHAREGPT)), "share.jsonl")

@@ -143,7 +143,7 @@ def test_an_8_bit_gptq_checkpoint_keeps_its_bits():
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"])
 def test_formats_that_no_table_times_have_stand_ins_and_a_note(form, name):
     for _ in range(2):
-        with pytest.warns(UserWarning, match=f"kernels in {form} were not measured"):
+        with pytest.warns(UserWarning, match=f"kernels for {form} were not measured"):
             found = pinn.predict(name, "H100", quantization=form)
     own = with_precision(load_model(name), form).precisions
     assert own.attention.bytes_per_weight == precision(form).bytes_per_weight

@@ -26,7 +26,7 @@ func TestReleasedTablesLoadOrSayWhatToDo(t *testing.T) {
 
 // A table of before that has all but the largest fused message is refused with what to do.
 func TestTablesWithoutTheLargestFusedMessageSayWhatToDo(t *testing.T) {
-	cells := map[string]string{"format": TableFormat, "version": "1"}
+	cells := map[string]string{"format": TableFormat, "version": "1", graphSizes: ""}
 	for column := range emptyRow().places() {
 		cells[column] = "1"
 	}

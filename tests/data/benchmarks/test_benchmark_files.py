@@ -236,7 +236,7 @@ def test_groups_of_prompts_that_the_user_gives_take_the_place_of_those_in_the_fi
     paths = write(closed, "inference-perf", tmp_path / "run")
     run = one(paths)
     assert run.load.prefix == SharedPrefix(10, closed.load.requests // 10, 0)
-    assert any("as config.yaml states (--prompt-groups)" in text for text in run.assumed)
+    assert any("as stated in config.yaml (--prompt-groups)" in text for text in run.assumed)
     run = one(paths, prompt_groups=2, prompts_per_group=3, shared_tokens=64)
     assert run.load.prefix == SharedPrefix(2, 3, 64)
     assert not any("share prefixes" in text for text in run.assumed)

@@ -84,7 +84,7 @@ def test_rows_of_another_width_are_left_out_of_a_table(closed, tmp_path):
     [
         (lambda v: without(v, "duration", "total_input_tokens"),
          "lacks the keys duration, total_input_tokens"),
-        (lambda v: without(v, "completed"), "those of vllm bench serve, but without completed"),
+        (lambda v: without(v, "completed"), "those of vllm bench serve, but lack completed"),
         (lambda v: {k: x for k, x in v.items() if not k.endswith("_ms")},
          "the file has no latency, expected keys such as mean_ttft_ms, median_ttft_ms"),
         (lambda v: v | {"duration": "long"}, "duration: expected a number, got 'long'"),

@@ -92,10 +92,10 @@ WRONG_STEPS = {
                    "they fit --tensor-parallel-size 4"),
     "TP 4 for 2": ({}, unchanged, {"tensor_parallel_size": 4}, "they fit --tensor-parallel-size 2"),
     "TP 1 for 2": ({}, unchanged, {"tensor_parallel_size": 1}, "they fit --tensor-parallel-size 2"),
-    "an 8B model for 34B": ({}, unchanged, {"model": "meta-llama/Llama-3.1-8B"}, "KV blocks"),
-    "a 70B model for 34B": ({}, unchanged, {"model": "meta-llama/Llama-3.1-70B"}, "KV blocks"),
+    "an 8B model for 34B": ({}, unchanged, {"model": "meta-llama/Llama-3.1-8B"}, "KV cache blocks"),
+    "a 70B model for 34B": ({}, unchanged, {"model": "meta-llama/Llama-3.1-70B"}, "KV cache block"),
     "A100 for H100": ({}, unchanged, {"gpu": "A100-SXM-80GB"}, "as short as predicted"),
-    "H200 for H100": ({}, unchanged, {"gpu": "H200"}, "KV blocks"),
+    "H200 for H100": ({}, unchanged, {"gpu": "H200"}, "KV cache blocks"),
     "fp8 for bf16": ({}, unchanged, {"precision": "fp8"}, "they fit --quantization bf16"),
     "an fp8 cache": ({}, unchanged, {"kv_cache_dtype": "fp8"}, "they fit --kv-cache-dtype auto"),
     "blocks of 32": ({}, unchanged, {"block_size": 32}, "--block-size 16"),
@@ -242,7 +242,7 @@ WRONG_RUNS = {
     "a rate below what was served": (
         lambda r: [loaded(r, concurrency=None, rate_per_s=1.0)], {}, "--request-rate"),
     "percentiles that fall": (lambda r: [replace(r, figures=r.figures | {"ttft_p99_s": 1e-3})], {},
-                              "percentiles of TTFT are smaller"),
+                              "the percentiles of TTFT are not in increasing order"),
     "prompts from the cache": (
         lambda r: [replace(r, load=replace(r.load, prompt=Lengths(8000.0)),
                            figures={"ttft_mean_s": 0.02})], {}, "prompts repeat"),
