@@ -7,13 +7,11 @@ from typing import Any
 
 from pinn.common.documents import comma_separated
 from pinn.engines import launch_values
+from pinn.engines.configurations import SPELLED
 from pinn.errors import PinnError
 from pinn.specs.flags import Flag
 from pinn.specs.model_variants import format_of
 from pinn.specs.serving import VLLM
-
-#: Flags whose values engines also accept in other notations, such as ``32k`` for 32,000.
-_SPELLED = ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens")
 
 
 def several_values(value: object) -> list[Any]:
@@ -45,7 +43,7 @@ def checked_flag(flag: Flag, value: object, name: str = "") -> Any:
         value = ",".join(map(str, value))
     if flag.name == "quantization":
         return format_of("none" if value is None else str(value))
-    if flag.name in _SPELLED:
+    if flag.name in SPELLED:
         value = launch_values.plain(VLLM, flag.name, value).fields.get(flag.name, value)
     if flag.name == "speculative_acceptance" and Path(str(value)).is_file():
         from pinn.measurements.benchmarks.metrics_page import acceptance_text

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pinn.common import documents, files
+from pinn.engines import launch_values
 from pinn.engines.deployment import Deployment, draft_of
 from pinn.engines.recipe import FLAGS, unread_notice
 from pinn.engines.refused_formats import beyond_a_machine
@@ -21,7 +22,7 @@ from pinn.specs.model import ModelSpec
 from pinn.specs.model_variants import fallback_of, with_precision
 from pinn.specs.pooling import with_runner
 from pinn.specs.request_media import media_options
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import VLLM, ServingSpec
 
 # Engine configurations as keys and values, one or many, and their deployments.
 
@@ -93,7 +94,13 @@ def is_own_id(key: str) -> bool:
 
 def _read(name: str, value: object, where: str) -> FlagValue:
     flag = _FLAGS.get(name)
+    if name in SPELLED and isinstance(value, str):
+        value = launch_values.plain(VLLM, name, value).fields.get(name, value)
     return flag.read(value, where + name) if flag else _text(value, where + name)
+
+
+#: Flags with values that engines also accept in other notations, such as ``32k`` for 32,000.
+SPELLED = ("kv_cache_dtype", "max_model_len", "max_num_batched_tokens")
 
 
 @lru_cache(maxsize=65536)

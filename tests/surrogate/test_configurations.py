@@ -236,3 +236,9 @@ def test_every_serving_flag_reaches_the_deployment(flag):
         assert getattr(serving, flag.name) == value
     assert getattr(make_deployment(served).serving, flag.name) != value
     assert flag.name in KEYS
+
+
+@pytest.mark.parametrize("length", ["32k", "32_000", 32_000])
+def test_cells_accept_the_notation_of_the_command_line(length):
+    found = canonical({"model": "Llama-3.1-8B", "gpu": "H100", "max_model_len": length})
+    assert found["max_model_len"] == 32_000
