@@ -145,12 +145,18 @@ def names_of(full_name: str) -> list[str]:
 def repository(model: str) -> str:
     """Return the repository name that engines need: ``org/name`` for a bare catalog name.
 
-    >>> repository("Qwen3-8B"), repository("Qwen/Qwen3-8B")
-    ('Qwen/Qwen3-8B', 'Qwen/Qwen3-8B')
+    A bare alias has its own repository, which differs from that of the catalog model.
+
+    >>> repository("Qwen3-8B"), repository("Llama-3.1-8B-Instruct")
+    ('Qwen/Qwen3-8B', 'meta-llama/Llama-3.1-8B-Instruct')
     """
     known = "/" in model or given_path(model).exists()
     found = None if known else find_in_catalog(model)
-    return found.name if found else model
+    if found is None:
+        return model
+    bare = model.strip("/").lower()
+    mine = (name for name in names_of(found.name) if name.split("/")[-1].lower() == bare)
+    return next(mine, found.name)
 
 
 def suggestion(name: str) -> str:
