@@ -345,7 +345,7 @@ def examine(
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
-        fails_first=_fails_first(ladder[-1]),
+        fails_first=_fails_first(_just_beyond(trials, rate) or ladder[-1]),
         assumptions=assumption_lines(deployment),
         is_partial=certainty.is_unknown,
     )
@@ -437,6 +437,12 @@ def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple
         run = trials.run(share * rate_per_s)
         points.append(trials.point(run, share * rate_per_s))
     return points, run
+
+
+def _just_beyond(trials: Trials, rate: HighestRate) -> Point | None:
+    """Return the metrics at the lowest rate that misses the SLO; None if no such rate was found."""
+    fails_per_s = rate.fails_per_s
+    return None if fails_per_s is None else trials.point(trials.run(fails_per_s), fails_per_s)
 
 
 def _fails_first(beyond: Point) -> str:
