@@ -239,7 +239,7 @@ def test_a_script_has_its_design(checkpoint_path, tmp_path):
     names: dict = {"__name__": "file"}
     exec(compile(file.read_text(), str(file), "exec"), names)
     given = " ".join(names["ARGUMENTS"])
-    assert given.startswith("--model meta-llama/Meta-Llama-3.1-8B --max-num-seqs 64 --seed 3")
+    assert given.startswith("--model meta-llama/Llama-3.1-8B --max-num-seqs 64 --seed 3")
     batches = [name for name, _ in names["DESIGN"]]
     assert "32 decode @ 4150" in batches
     assert len(batches) == len(set(batches)) > 50
