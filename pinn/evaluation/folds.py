@@ -121,7 +121,7 @@ def fold_networks(
 ) -> list[FoldNetwork]:
     """Return the network of every cross-validation fold, saved below the experiment's folder.
 
-    Networks trained without a model are also saved to ``LEFT_OUT_FOLDER``, which :func:`publish`
+    Networks that held out a model are also saved to ``LEFT_OUT_FOLDER``, which :func:`publish`
     copies.
     """
     fits, folder = kernel_fits(config, measured.runs), Path(config.output_dir)
