@@ -35,6 +35,7 @@ from pinn.common.screen import Grid
 from pinn.evaluation.engines import networks
 from pinn.evaluation.scorecard import scorecard, scorecard_grid
 from pinn.evaluation.serving_runs import HELD_OUT, NETWORK
+from pinn.evaluation.tables import DECISIONS_CAPTION
 from pinn.simulator.metric_features import WHOLE_RUN
 from pinn.surrogate.checkpoint import load_checkpoint
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES
@@ -254,7 +255,7 @@ def disaggregated() -> str:
 
 def decisions() -> str:
     """Return the table of losses from choosing held-out deployments by predictions."""
-    table, _, _ = run("pinn evaluate decisions").partition("\nDeployments picked")
+    table, _, _ = run("pinn evaluate decisions").partition(f"\n{DECISIONS_CAPTION[:40]}")
     small = "<!-- in small: evaluate decisions -> evaluate decisions few.csv -->"
     return f"{small}\n```\n$ pinn evaluate decisions\n{table}\n```"
 

@@ -345,7 +345,7 @@ def examine(
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
-        fails_first=_fails_first(_just_beyond(trials, rate) or ladder[-1]),
+        fails_first=_fails_first(ladder[-1] if late else _just_beyond(trials, rate) or ladder[-1]),
         assumptions=assumption_lines(deployment),
         is_partial=certainty.is_unknown,
     )

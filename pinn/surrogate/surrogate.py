@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from pinn.engines.deployment import Deployment
-from pinn.physics.batch_sums import BatchSums, sum_batches
-from pinn.physics.costs import StepCosts, step_costs
+from pinn.physics.batch_sums import sum_batches
 from pinn.specs.batch import Batch
 from pinn.surrogate.checkpoint import Checkpoint, load_checkpoint
 from pinn.surrogate.coefficients import Coefficients
@@ -67,11 +66,6 @@ class Surrogate:
         The network stores log(alpha / prior). If this is exactly 0, alpha was never fitted.
         """
         return self.checkpoint.network.arrays["alpha_base"] != 0
-
-
-def batch_work(deployment: Deployment, batches: Sequence[Batch]) -> tuple[StepCosts, BatchSums]:
-    """Return a deployment's costs (shape ``[1]``) and each batch's sums (shape ``[batches]``)."""
-    return step_costs([deployment]), sum_batches(batches, deployment.model.window_tokens)
 
 
 def batch_seconds(

@@ -23,8 +23,8 @@ from pinn.simulator.simulate import Job, map_runs, measured_job
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.coefficients import NAMES
-from pinn.surrogate.step_features import STEP_FEATURES, overlapped, step_features
-from pinn.surrogate.surrogate import Surrogate, batch_work
+from pinn.surrogate.step_features import STEP_FEATURES, overlapped
+from pinn.surrogate.surrogate import Surrogate, batch_features
 from pinn.surrogate.uncertainty import interval_fit, intervals
 from pinn.surrogate.uncertainty.coefficient_changes import FoldNetwork, coefficient_changes
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
@@ -130,7 +130,7 @@ def _doubts(rows: ServingRows, networks: Mapping[str, Path]) -> dict[Deployment,
         for deployment in mine:
             beta = _coefficients(networks[name], deployment)[: len(STEP_FEATURES)]
             texts = known_steps(deployment)
-            steps = step_features(*batch_work(deployment, list(map(parse_batch, texts))))
+            steps = batch_features(deployment, list(map(parse_batch, texts)))
             features = overlapped(steps, beta)
             wide = [intervals.step_half_width(halves, text) for text in texts]
             found[deployment] = (own, KnownSteps(features, np.array(wide) / NORMAL_QUANTILE))

@@ -30,8 +30,8 @@ from pinn.measurements.runs.serving_runs import workload
 from pinn.measurements.traces import ingestion, trace_tables
 from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
-from pinn.surrogate.step_features import overlapped, step_features
-from pinn.surrogate.surrogate import Surrogate, batch_work
+from pinn.surrogate.step_features import overlapped
+from pinn.surrogate.surrogate import Surrogate, batch_features
 from pinn.surrogate.uncertainty.quantiles import NORMAL_QUANTILE
 
 
@@ -91,7 +91,7 @@ def score_steps() -> tuple[pd.DataFrame, dict[str, float]]:
     """
     deployment, intervals, prior = read_public_steps()
     later = (("windows", 50), ("windows", 500), ("singles", None), ("both", 50), ("both", 500))
-    features = step_features(*batch_work(deployment, [parse_batch(_PROMPT)]))
+    features = batch_features(deployment, [parse_batch(_PROMPT)])
     prompt = all_features(overlapped(features, prior.beta))
     moves = [
         {

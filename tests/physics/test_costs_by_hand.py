@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from batch_work import batch_work
 
 from pinn.engines.deployment import Deployment
 from pinn.physics import cost_facts
@@ -13,7 +14,7 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.surrogate import batch_floor_seconds, batch_work
+from pinn.surrogate.surrogate import batch_floor_seconds
 
 # The H100 SXM datasheet: 3.35 TB/s, 989.4 TFLOP/s bf16, 450 GB/s NVLink one way, PCIe 64 GB/s.
 BANDWIDTH, BF16, LINK, PCIE = 3.35e12, 989.4e12, 450e9, 64e9

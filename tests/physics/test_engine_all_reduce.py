@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from batch_work import batch_work
 
 from pinn.engines.deployment import Deployment
 from pinn.physics.costs import step_costs
@@ -11,7 +12,6 @@ from pinn.specs.gpu import load_gpu
 from pinn.specs.model_variants import with_precision
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.surrogate import batch_work
 
 LLAMA = with_precision(load_model("meta-llama/Llama-3.3-70B-Instruct"), "fp8")
 LAYERS = 80

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from batch_work import batch_work
 
 from pinn.engines.deployment import Deployment
 from pinn.specs.batch import Batch
@@ -10,7 +11,7 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.surrogate import batch_floor_seconds, batch_work
+from pinn.surrogate.surrogate import batch_floor_seconds
 
 
 def features(deployment, batch):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from assumed_priors import prior_coefficients
+from batch_work import batch_work
 from hypothesis import given
 from strategies import batches, deployments
 
@@ -16,7 +17,6 @@ from pinn.surrogate.request_features import (
     request_features,
 )
 from pinn.surrogate.step_features import STEP_FEATURES, step_features
-from pinn.surrogate.surrogate import batch_work
 from pinn.training.breakdown import PARTS
 from pinn.training.teacher import EXPLAINED_BY, OVERHEADS
 

@@ -38,17 +38,17 @@ def made(file, name, **settings):
     return getattr(found, f"{name}Pil")(**settings)
 
 
-def internvl():
+def internvl(model_type="internvl", processor="InternVLProcessor"):
     images = made("got_ocr2", "GotOcr2ImageProcessor", size={"height": 448, "width": 448})
     crops = {"crop_to_patches": True}
-    return counts("internvl", "InternVLProcessor", images, crops, image_seq_length=256)
+    return counts(model_type, processor, images, crops, image_seq_length=256)
 
 
-def llava_next():
+def llava_next(model_type="llava_next", processor="LlavaNextProcessor"):
     images = made("llava_next", "LlavaNextImageProcessor", size={"shortest_edge": 336})
-    images.image_grid_pinpoints = default_config("llava_next")["image_grid_pinpoints"]
+    images.image_grid_pinpoints = default_config(model_type)["image_grid_pinpoints"]
     class_token = {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
-    return counts("llava_next", "LlavaNextProcessor", images, patch_size=14, **class_token)
+    return counts(model_type, processor, images, patch_size=14, **class_token)
 
 
 def llava_onevision():
@@ -72,16 +72,11 @@ def gemma4():
 
 
 def qianfan():
-    images = made("got_ocr2", "GotOcr2ImageProcessor", size={"height": 448, "width": 448})
-    crops = {"crop_to_patches": True}
-    return counts("qianfan_ocr", "QianfanOCRProcessor", images, crops, image_seq_length=256)
+    return internvl("qianfan_ocr", "QianfanOCRProcessor")
 
 
 def llava_next_video():
-    images = made("llava_next", "LlavaNextImageProcessor", size={"shortest_edge": 336})
-    images.image_grid_pinpoints = default_config("llava_next_video")["image_grid_pinpoints"]
-    own = {"num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}
-    return counts("llava_next_video", "LlavaNextVideoProcessor", images, patch_size=14, **own)
+    return llava_next("llava_next_video", "LlavaNextVideoProcessor")
 
 
 SIGLIP = {"model_type": "siglip_vision_model", "image_size": 512, "patch_size": 16}

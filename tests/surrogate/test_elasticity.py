@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from batch_work import batch_work
 
 from pinn.specs.batch import Batch
 from pinn.specs.model_variants import with_precision
@@ -12,7 +13,7 @@ from pinn.surrogate.architecture import NetworkSettings
 from pinn.surrogate.featurizer import DESCRIPTORS, RATES, InputScale
 from pinn.surrogate.network import CoefficientNetwork, elasticity_bounds
 from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
-from pinn.surrogate.surrogate import batch_work, predict_coefficients
+from pinn.surrogate.surrogate import predict_coefficients
 
 
 def steepest(bias):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from batch_work import batch_work
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import batches, deployments
@@ -17,7 +18,6 @@ from pinn.surrogate.step_features import (
     step_features,
     step_time,
 )
-from pinn.surrogate.surrogate import batch_work
 
 NAMES = list(STEP_FEATURES)
 

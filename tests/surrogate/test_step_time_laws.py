@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from batch_work import batch_work
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import batches, decodes, deployments, networks, samplings
 
 from pinn.specs.batch import Batch
 from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
-from pinn.surrogate.surrogate import batch_floor_seconds, batch_work, predict_coefficients
+from pinn.surrogate.surrogate import batch_floor_seconds, predict_coefficients
 from pinn.training.synthetic import weight_bytes
 from pinn.units import GIB
 

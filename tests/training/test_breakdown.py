@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 import pytest
+from batch_work import batch_work
 
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
@@ -14,7 +15,6 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.step_features import STEP_FEATURES, step_features, step_time
-from pinn.surrogate.surrogate import batch_work
 from pinn.training.breakdown import (
     PART_OF_FEATURE,
     PART_OF_OPERATOR,
