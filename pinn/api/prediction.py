@@ -69,7 +69,7 @@ def predict(
     True
     >>> predict("meta-llama/Llama-3.1-8B", "H100", tensor_parallel=2)
     Traceback (most recent call last):
-    pinn.errors.PinnError: unknown flag 'tensor_parallel': did you mean tensor_parallel_size...
+    pinn.errors.PinnError: the flag 'tensor_parallel' is unknown: did you mean tensor_parallel_size?
 
     Args:
         model: Name, or path of a config.json or its folder.
