@@ -33,6 +33,18 @@ def vllm_largest(most: int) -> int:
     return next(size for size in (4, 2, 1) if size <= most)
 
 
+def vllm_sizes(most: int) -> tuple[int, ...]:
+    """Return the numbers of tokens for which vLLM captures CUDA graphs, up to a limit.
+
+    Source: ``_set_cudagraph_sizes``.
+
+    >>> vllm_sizes(24)
+    (1, 2, 4, 8, 16, 24)
+    """
+    sizes = (1, 2, 4, *range(8, 256, 8), *range(256, most + 1, 16))
+    return tuple(size for size in sizes if size <= most)
+
+
 #: Ranges (first, last, step) of the numbers of decodes for which SGLang captures graphs: without
 #: drafts, and with drafts to verify. The last range has no end. With drafts, 64 is captured only
 #: from 0.5.5 on.
@@ -148,9 +160,11 @@ def _settle_graphs(found: RecipeFields) -> None:
     elif mode == FULL_DECODE_ONLY:
         # Steps with prompts are launched kernel by kernel. With drafts to verify, a decode step has
         # several tokens per request.
-        found.put_graphs(1, max(limit // (1 + (drafts.tokens if drafts else 0)), 1), (), said)
+        each = 1 + (drafts.tokens if drafts else 0)
+        found.put_graphs(1, max(limit // each, 1), () if drafts else vllm_sizes(limit), said)
     else:
-        found.put_graphs(limit, 0, (), origin, of_decodes)
+        sizes = () if drafts else vllm_sizes(limit)
+        found.put_graphs(limit, 0, sizes, origin, of_decodes)
     if mode != FULL_DECODE_ONLY and not found.serving.enforce_eager:
         found.origins["decode_graphs"] = Origin(said.kind, said.text)
 

@@ -63,10 +63,10 @@ def test_step_features_are_equal(deployment, batch, reread):
 
 
 @pytest.mark.parametrize("decodes", [3, 9, 41])
-@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
-def test_padded_steps_take_as_long_in_the_simulator_as_predicted(decodes, engine):
+@pytest.mark.parametrize("flags", [{}, {"async_scheduling": False}, {"engine": "sglang"}], ids=str)
+def test_padded_steps_take_as_long_in_the_simulator_as_predicted(decodes, flags):
     sizes = {"max_num_seqs": 64, "max_num_batched_tokens": 512}
-    deployment = simulator_helpers.deployment(engine=engine, cudagraph_padding=True, **sizes)
+    deployment = simulator_helpers.deployment(**sizes, **flags)
     beta = np.random.default_rng(decodes).uniform(0.5, 2.0, len(STEP_FEATURES))
     latency = LinearLatency(deployment, beta, np.zeros(len(REQUEST_FEATURES)))
     run = simulate(deployment, simulator_helpers.load([5] * decodes, [20] * decodes), latency)
