@@ -19,7 +19,7 @@ from pinn.specs.catalog import forget_models, load_model
 from pinn.specs.flags import FORCE, FlagValue
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import ModelSpec
-from pinn.specs.model_variants import fallback_of, with_precision
+from pinn.specs.model_variants import check_format, fallback_of, with_precision
 from pinn.specs.pooling import with_runner
 from pinn.specs.request_media import media_options
 from pinn.specs.serving import VLLM, ServingSpec
@@ -193,7 +193,10 @@ def _model(name: str, precision: str | None) -> ModelSpec:
             "remains unused"
         )
         warnings.warn(f"{name}: {told}; the training data has no encoder models", stacklevel=2)
-    return model if precision is None else with_precision(model, precision)
+    if precision is None:
+        return model
+    check_format(model, precision)
+    return with_precision(model, precision)
 
 
 def _warn_of_stand_ins(model: ModelSpec) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, RefusedError
 from pinn.specs.config_fields import inverted, is_type, models_file
 from pinn.specs.model import ModelSpec, WeightPrecisions
 from pinn.specs.model_names import find_in_catalog, published_generation
@@ -83,13 +83,53 @@ def _label_for(model: ModelSpec, text: str) -> str | None:
     methods = quantization_words("flag_methods")
     if text not in methods:
         return None if text == _UNSAID else label_of(text)
-    if any(form.name not in _WIDE for form in vars(model.precisions).values()):
+    if _quantized_formats(model):
         return None
     if methods[text] is None:
         fault = f"{model.name} has no quantization config, so its weights have 16 bits"
         remedy = "give a model with a quantized checkpoint, or a format such as --quantization fp8"
         raise PinnError(f"--quantization {text}: {fault}: {remedy}")
     return str(methods[text])
+
+
+#: Formats in which gpt-oss's MXFP4 checkpoint can be predicted: its own, with 8-bit activations, and
+#: dequantized to 16 bits.
+_OF_GPT_OSS = frozenset({"mxfp4", "mxfp4_mxfp8", "bf16", "fp16"})
+#: Formats of checkpoints with 8 instead of 4 bits, by the label of their method's usual format.
+_EIGHT_BITS = {"int4": {"int8_wo"}, "nf4": {"int8"}}
+
+
+def check_format(model: ModelSpec, text: str) -> None:
+    """Check that a value of ``--quantization`` does not contradict the checkpoint's own format.
+
+    Engines refuse another method than that of config.json (vllm 0.33.0 config/model.py:
+    _verify_quantization). gpt-oss was released in MXFP4 only. Of other quantized models, a format
+    such as ``nvfp4`` denotes another release, but a method such as ``awq`` the given checkpoint.
+
+    Raises:
+        PinnError: If the value names another format than the checkpoint's own.
+    """
+    methods, own = quantization_words("flag_methods"), _quantized_formats(model)
+    if not own or text == _UNSAID:
+        return
+    label = methods.get(text, label_of(text))
+    if text in methods:
+        known = {SCHEMES.get(label, label)} | _EIGHT_BITS.get(label, set())
+        contradicts = label is not None and not own & known
+    else:
+        is_gpt_oss = model.model_type == "gpt_oss" and own <= _EXPERTS_ONLY
+        contradicts = is_gpt_oss and label not in _OF_GPT_OSS
+    if contradicts:
+        form = ", ".join(sorted(own))
+        raise RefusedError(
+            f"the weights of {model.name} are quantized to {form}, which --quantization {text} "
+            f"cannot change: omit --quantization, or give the path of a config.json in {text}"
+        )
+
+
+def _quantized_formats(model: ModelSpec) -> set[str]:
+    """Return the names of a model's weight formats with fewer than 16 bits."""
+    return {form.name for form in vars(model.precisions).values()} - _WIDE
 
 
 def with_precision(model: ModelSpec, scheme: str, *, kv_cache: str | None = None) -> ModelSpec:

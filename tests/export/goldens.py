@@ -40,17 +40,20 @@ OTHER_MIXERS = (
     "deepseek-ai/DeepSeek-V3.2", "tiiuae/Falcon-H1-7B-Instruct", "ai21labs/Jamba-v0.1",
     "meta-llama/Llama-3.2-11B-Vision-Instruct",
 )  # fmt: skip
+#: Two stages without CUDA graphs, and weights partly in host memory.
+EAGER: dict[str, Any] = {
+    "gpu": "L40S", "tensor_parallel_size": 4, "enforce_eager": True, "pipeline_parallel_size": 2,
+    "cpu_offload_gb": 3.5, "max_model_len": 2048, "enable_prefix_caching": False,
+}  # fmt: skip
 GRIDS: tuple[dict[str, Any], ...] = (
     {"model": list(MODELS), "gpu": "H100", "tensor_parallel_size": [1, 2, 4, 8]},
     {
         "model": list(MODELS), "gpu": "H200", "tensor_parallel_size": [1, 4],
         "data_parallel_size": [1, 4], "enable_expert_parallel": True, "kv_cache_dtype": "fp8",
     },
-    {
-        "model": list(MODELS), "gpu": "L40S", "tensor_parallel_size": 4, "enforce_eager": True,
-        "pipeline_parallel_size": 2, "cpu_offload_gb": 3.5, "max_model_len": 2048,
-        "precision": "fp8", "enable_prefix_caching": False,
-    },
+    {"model": list(MODELS[:5]), "precision": "fp8", **EAGER},
+    {"model": MODELS[5], **EAGER},  # mxfp4 is gpt-oss's only format
+    {"model": list(MODELS[6:]), "precision": "fp8", **EAGER},
     {"model": list(OTHER_MIXERS), "gpu": "H200", "tensor_parallel_size": [4, 8]},
     {
         "model": list(MODELS[:4]), "gpu": "H100", "tensor_parallel_size": 4,

@@ -3,12 +3,13 @@ from dataclasses import replace
 import pytest
 
 import pinn
+from pinn.engines.configurations import make_deployment
 from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError
 from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model_names import find_in_catalog
-from pinn.specs.model_variants import SCHEMES, with_precision
+from pinn.specs.model_variants import SCHEMES, check_format, with_precision
 from pinn.specs.precision import precision
 from pinn.specs.serving import ServingSpec
 
@@ -114,7 +115,49 @@ def test_a_method_without_a_quantized_checkpoint_is_an_error_with_a_remedy(word)
         with_precision(load_model("Qwen/Qwen3-8B"), word)
 
 
-@pytest.mark.parametrize("word", ["modelopt", "compressed-tensors", "gptq_marlin", "none"])
+@pytest.mark.parametrize(
+    ("name", "word", "own"),
+    [
+        ("openai/gpt-oss-120b", "fp8", "mxfp4"),
+        ("openai/gpt-oss-120b", "awq", "mxfp4"),
+        ("openai/gpt-oss-20b", "nvfp4", "mxfp4"),
+        ("deepseek-ai/DeepSeek-V3", "awq", "fp8_block"),
+        ("nvidia/Llama-3.1-8B-Instruct-FP8", "gptq_marlin", "fp8_static"),
+        ("moonshotai/Kimi-K2.5", "bitsandbytes", "int4_wo"),
+    ],
+)
+def test_another_format_than_the_checkpoints_own_is_refused(name, word, own):
+    for engine in ("vllm", "sglang"):
+        with pytest.raises(
+            PinnError, match=rf"quantized to {own}, .* {word} cannot change: omit --quantization"
+        ):
+            pinn.predict(name, "B200", quantization=word, engine=engine, tensor_parallel_size=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "own"),
+    [
+        ("openai/gpt-oss-120b", "mxfp4", "mxfp4"),
+        ("openai/gpt-oss-120b", "none", "mxfp4"),
+        ("openai/gpt-oss-120b", "bf16", "bf16"),
+        ("moonshotai/Kimi-K2.5", "awq", "int4_wo"),
+        ("moonshotai/Kimi-K2.5", "nvfp4", "nvfp4"),  # NVIDIA's release
+    ],
+)
+def test_the_checkpoints_own_format_and_other_releases_are_predicted(name, word, own):
+    given = {"model": name, "gpu": "B200", "precision": word, "tensor_parallel_size": 8}
+    assert make_deployment(given).model.precisions.experts.name == own
+
+
+def test_a_gpt_oss_checkpoint_in_nvfp4_is_predicted_from_its_config():
+    config = dict(find_in_catalog("openai/gpt-oss-120b").documents()[0])
+    config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    model = load_model(config)
+    check_format(model, "nvfp4")
+    assert with_precision(model, "nvfp4").precisions.experts.name == "nvfp4"
+
+
+@pytest.mark.parametrize("word", ["modelopt", "compressed-tensors", "none"])
 def test_a_method_leaves_a_quantized_checkpoint_as_it_is(word):
     model = load_model("nvidia/Llama-3.1-8B-Instruct-FP8")
     assert with_precision(model, word) == model
@@ -136,7 +179,9 @@ def test_words_of_engines_name_formats(word, expected):
 def test_an_8_bit_gptq_checkpoint_keeps_its_bits():
     config = dict(find_in_catalog("Qwen/Qwen3-4B").documents()[0])
     config["quantization_config"] = {"quant_method": "gptq", "bits": 8}
-    assert with_precision(load_model(config), "gptq_marlin").precisions.dense_ffn.name == "int8_wo"
+    model = load_model(config)
+    check_format(model, "gptq_marlin")
+    assert with_precision(model, "gptq_marlin").precisions.dense_ffn.name == "int8_wo"
 
 
 @pytest.mark.parametrize("form", ["nf4", "nvfp4_wo", "mxfp8", "int4_fp8", "fp8_wo"])
