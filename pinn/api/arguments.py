@@ -191,6 +191,12 @@ def _typed(name: str, hint: Any, value: object) -> object:
         several = [value] if isinstance(value, str) else several_values(value)
         return [_typed(name, get_args(kind)[0], each) for each in several]
     if kind is Path:
+        if hasattr(value, "save"):
+            kind = type(value).__name__
+            raise PinnError(
+                f"{name} must be a path, got a {kind}: write it to a file with its method save, "
+                "and give the path of the file"
+            )
         if not isinstance(value, str | PathLike):
             raise PinnError(f"{name} must be a path, got {value!r:.60}: give the path as text")
         return given_path(Path(value))

@@ -211,7 +211,7 @@ def _rows(configurations: AnyConfigurations | None, files: Sequence[Path] | None
         return configuration_rows(configurations)
     if not files:
         raise PinnError(
-            "no configuration to export is given: give --configs, or coefficient files with "
-            "--coefficients"
+            "no configuration to export is given: give configurations (--configs) or coefficient "
+            "files (--coefficients)"
         )
     return [canonical(read_coefficient_set(path).configuration(), f"{path}: ") for path in files]

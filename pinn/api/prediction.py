@@ -15,6 +15,7 @@ from pinn.engines.configurations import (
     Values,
     canonical,
     expand_grid,
+    is_own_id,
     make_deployment,
     typed_configurations,
 )
@@ -168,22 +169,24 @@ def predict_many(
     Returns:
         Table with one row per configuration, in the given order and with the index of a given
         DataFrame. The first columns are the keys of all rows as given, and the user's identifiers
-        (columns named ``id`` or ``..._id``). Coefficients are in the columns ``beta.NAME [unit]``
-        and ``alpha.NAME [unit]``, in SI units. For each batch, columns contain the step time, its
-        90 % interval, the roofline lower bound, whether the batch fits in the KV cache
-        (``fits_kv_cache``) and marks (limits that the batch exceeds). They are followed by
-        ``starts`` (whether the engine certainly starts), ``verdict`` (``starts``, ``may not
-        start``, ``does not start`` or ``invalid``), ``reason`` (null if the engine starts),
-        ``fits`` (whether it starts with the predicted memory), the KV tokens, the smallest
-        tensor-parallel size, and the nearest measured deployment. With ``skip_invalid``,
-        configurations that the engine rejects or that cannot be predicted have a reason instead of
-        predictions; a warning states their number.
+        (columns named ``id`` or ``..._id``, with the values and dtype of a given DataFrame).
+        Coefficients are in the columns ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in SI units.
+        For each batch, columns contain the step time, its 90 % interval, the roofline lower bound,
+        whether the batch fits in the KV cache (``fits_kv_cache``, null without a cache) and marks
+        (limits that the batch exceeds). They are followed by ``starts`` (whether the engine
+        certainly starts), ``verdict`` (``starts``, ``may not start``, ``does not start`` or, for a
+        row without predictions, ``invalid``), ``reason`` (null if the engine starts), ``fits``
+        (whether it starts with the predicted memory), the KV tokens, the smallest tensor-parallel
+        size, the nearest measured deployment, and the network inputs outside the training range.
+        With ``skip_invalid``, configurations that the engine rejects or that cannot be predicted
+        have a reason instead of predictions; a warning states their number.
 
     Raises:
-        PinnError: If a row has an unknown flag or a value of the wrong type; without
-            ``skip_invalid`` also if the engine rejects a row, or its model or GPU is unknown.
+        PinnError: If a row has an unknown key; without ``skip_invalid`` also if it has a value of
+            the wrong type, the engine rejects it, or its model or GPU is unknown.
     """
     import pandas as pd
+    import pyarrow as pa
 
     table, reasons = arrow_table(configurations, batch, given)
     if reasons:
@@ -192,8 +195,13 @@ def predict_many(
             f"{counted}: the column 'reason' gives the reason for each, for example: {reasons[0]}"
         )
     found: pd.DataFrame = table.to_pandas()
+    for column in table.schema:
+        if pa.types.is_boolean(column.type) and table[column.name].null_count:
+            found[column.name] = found[column.name].astype("boolean")
     if isinstance(configurations, pd.DataFrame):
         found.index = configurations.index
+        for name in filter(is_own_id, map(str, configurations)):
+            found[name] = configurations[name].array
     return found
 
 
@@ -208,7 +216,9 @@ def arrow_table(
     shared = canonical(flags | named(asked.model, asked.gpu))
     spelled: dict[str, str] = {}
     rows = [shared | row for row in configuration_rows(configurations, spelled)]
-    return many_table(rows, _texts(batch), asked.checkpoint, asked.skip_invalid, spelled)
+    keys, names = ("model", "gpu", *shared, *spelled), _row_names(configurations, len(rows))
+    settings = asked.checkpoint, asked.skip_invalid, spelled
+    return many_table(rows, _texts(batch), *settings, keys, names)
 
 
 def _texts(batch: object) -> list[str]:
@@ -239,6 +249,7 @@ def configuration_rows(
         return expand_grid(configurations, spelled=spelled)
     records: Any = configurations
     if isinstance(configurations, pd.DataFrame):
+        canonical(dict.fromkeys(map(str, configurations)), spelled=spelled)  # also without rows
         blank = configurations.isna()
         records = configurations.astype(object).mask(blank, None).to_dict("records")
     listed = list(records) if isinstance(records, Iterable) else [records]
@@ -249,4 +260,19 @@ def configuration_rows(
             "configurations must be a mapping of lists or a list of mappings, got "
             f"{bad!r:.60}: {remedy}"
         )
-    return [canonical(row, f"row {number}: ", spelled) for number, row in enumerate(listed, 1)]
+    names = _row_names(configurations, len(listed)) or []
+    return [canonical(row, f"{name}: ", spelled) for name, row in zip(names, listed, strict=True)]
+
+
+def _row_names(configurations: AnyConfigurations, count: int) -> list[str] | None:
+    """Return the name of each row in error messages: its index label, or its place in a list.
+
+    None is returned for grids and files.
+    """
+    import pandas as pd
+
+    if isinstance(configurations, pd.DataFrame):
+        return [f"row with index {label}" for label in configurations.index]
+    if isinstance(configurations, str | Path | Mapping):
+        return None
+    return [f"configurations[{place}]" for place in range(count)]

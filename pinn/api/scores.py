@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from pinn.common import Json
     from pinn.evaluation.sides import Comparison
+    from pinn.surrogate.prediction import Prediction
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,12 @@ class ScoreTable:
 
 
 @with_arguments(request=CompareRequest)
-def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
+def compare(a: str | Path | Prediction, b: str | Path | Prediction, **given: object) -> Comparison:
     """Compare two checkpoints, coefficient files or evaluations, as ``pinn compare`` does.
 
     Args:
-        a: Checkpoint, coefficient file or evaluation.
-        b: Checkpoint, coefficient file or evaluation to compare with ``a``.
+        a: Path of a checkpoint, coefficient file or evaluation; or a result of ``pinn.predict``.
+        b: Path or prediction to compare with ``a``.
         **given: Keyword arguments listed below.
 
     Raises:
@@ -64,9 +65,13 @@ def compare(a: str | Path, b: str | Path, **given: object) -> Comparison:
             lacks the method.
     """
     from pinn.evaluation import sides
+    from pinn.surrogate.prediction import Prediction
 
-    asked, _ = read_request(CompareRequest, given, a=a, b=b)
-    return sides.compare(asked.a, asked.b, asked.method)
+    predicted = {n: each for n, each in (("a", a), ("b", b)) if isinstance(each, Prediction)}
+    paths = [each if not isinstance(each, Prediction) else "." for each in (a, b)]
+    asked, _ = read_request(CompareRequest, given, a=paths[0], b=paths[1])
+    found = {"a": asked.a, "b": asked.b} | predicted
+    return sides.compare(found["a"], found["b"], asked.method)
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,9 @@ def results(path: str | Path | None = None, **given: object) -> Results:
     chosen = table[table["metric"] == asked.metric]
     if chosen.empty:
         known = ", ".join(sorted(table["metric"].unique()))
-        raise PinnError(f"the metric {asked.metric} has no results: give --metric, one of {known}")
+        raise PinnError(
+            f"the metric {asked.metric} has no results: give one of {known} as metric (--metric)"
+        )
     return Results(chosen)
 
 

@@ -1,5 +1,6 @@
 """Engine configurations as key-value pairs: single ones, lists, grids, and pools of servers."""
 
+import difflib
 import itertools
 import math
 import re
@@ -46,6 +47,24 @@ _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 KEYS = ("model", "gpu", "precision", *_FLAGS)
 
 
+class UnreadableValue(str):
+    """Value of the wrong type in a row of a table, as text.
+
+    Attributes:
+        fault: Error message that states the expected value.
+        where: Prefix of the message, such as the file and the row.
+    """
+
+    fault: str
+    where: str
+
+    def __new__(cls, value: object, fault: str, where: str) -> "UnreadableValue":
+        """Return the value as text, with its error message and the place of the value."""
+        found = super().__new__(cls, value)
+        found.fault, found.where = fault, where
+        return found
+
+
 def canonical(
     configuration: Configuration, where: str = "", spelled: dict[str, str] | None = None
 ) -> Values:
@@ -58,10 +77,11 @@ def canonical(
         where: Prefix for error messages, such as the file and the row.
         spelled: Dictionary to which the user's spelling of each canonical key is added. With it,
             the user's own identifiers (:func:`is_own_id`) are kept; without it, they are unknown
-            keys.
+            keys. With it, a value of the wrong type becomes an :class:`UnreadableValue`, which
+            :func:`make_deployments` refuses.
 
     Raises:
-        PinnError: If a key is unknown, or a value has the wrong type for its flag.
+        PinnError: If a key is unknown or, without ``spelled``, a value has the wrong type.
     """
     found: Values = {}
     for key, value in configuration.items():
@@ -72,9 +92,8 @@ def canonical(
                 found[name] = value if isinstance(value, int | float | None) else str(value)
                 continue
         if name not in KEYS:
-            own = "" if spelled is None else "; name a column of your own 'id' or '..._id'"
-            known = ", ".join(KEYS)
-            raise PinnError(f"{where}the configuration key {key!r} is unknown: use {known}{own}")
+            remedy = _key_remedy(name, str(key), is_column=spelled is not None)
+            raise PinnError(f"{where}the configuration key {key!r} is unknown: {remedy}")
         if value is not None and value != "":
             if name in found:
                 raise PinnError(
@@ -82,9 +101,33 @@ def canonical(
                 )
             read = _cell(name, value) if isinstance(value, str) else None
             if read is None:
-                read = _read(name, value, where)
-            found[name] = not read if is_reversed(str(key)) else read
+                read = _read_or_keep(name, value, where, spelled is not None)
+            negated = is_reversed(str(key)) and not isinstance(read, UnreadableValue)
+            found[name] = not read if negated else read
     return found
+
+
+def _key_remedy(name: str, key: str, is_column: bool) -> str:
+    """Return what to do about an unknown key: use a similar key, or rename the user's own column.
+
+    >>> _key_remedy("tensor_paralel_size", "tensor_paralel_size", False)
+    'did you mean tensor_parallel_size?'
+    """
+    own = f"drop the column, or name it '{key}_id' to keep it" if is_column else ""
+    if close := difflib.get_close_matches(name, KEYS, n=1, cutoff=0.75):
+        return f"did you mean {close[0]}?" + (f" Otherwise {own}" if own else "")
+    known = f"use {', '.join(KEYS)}"
+    return f"{own}; for a flag, {known}" if own else known
+
+
+def _read_or_keep(name: str, value: object, where: str, keep: bool) -> FlagValue:
+    """Return a value in its flag's type; with ``keep``, return a bad one as UnreadableValue."""
+    if not keep:
+        return _read(name, value, where)
+    try:
+        return _read(name, value, "")
+    except PinnError as error:
+        return UnreadableValue(value, str(error), where)
 
 
 def is_own_id(key: str) -> bool:
@@ -147,8 +190,10 @@ def make_deployment(configuration: Configuration) -> Deployment:
         PinnError: If the model or the GPU is missing or unknown, or the flags are incompatible.
     """
     for name in ("model", "gpu"):
-        if name not in configuration:
-            raise PinnError(f"{name} is missing: add --{name} or a column {name!r}")
+        if configuration.get(name) is None:
+            raise PinnError(
+                f"{name} is missing: give --{name} (in Python {name}=...), or add a column {name!r}"
+            )
     precision = configuration.get("precision")
     model = _model(str(configuration["model"]), None if precision is None else str(precision))
     gpu = _gpu(str(configuration["gpu"]))
@@ -250,11 +295,9 @@ def expand_grid(
             f"{where}the keys {', '.join(empty)} have no values: give at least one value per key"
         )
     check_configurations(math.prod(map(len, listed.values())), where)
+    canonical(dict.fromkeys(axes), where)  # without ``spelled``, identifiers are unknown keys
     combined = (zip(listed, each, strict=True) for each in itertools.product(*listed.values()))
-    found = [canonical(dict(named), where) for named in combined]
-    if spelled is not None:
-        spelled |= {_key(str(key)): str(key) for key in axes}
-    return found
+    return [canonical(dict(named), where, spelled) for named in combined]
 
 
 def check_configurations(count: int, where: str = "") -> None:
@@ -296,13 +339,16 @@ def parse_grid(text: str, spelled: dict[str, str] | None = None) -> list[Values]
 
 
 def make_deployments(
-    configurations: Iterable[Mapping[str, FlagValue]], skip_invalid: bool = False
+    configurations: Iterable[Mapping[str, FlagValue]],
+    skip_invalid: bool = False,
+    names: Sequence[str] | None = None,
 ) -> tuple[list[Values], list[Deployment], dict[int, PinnError]]:
     """Return the deployments for many configurations, and the reasons for skipped configurations.
 
     Args:
         configurations: Configurations from :func:`canonical`.
         skip_invalid: Whether to skip incompatible configurations, which occur in most grids.
+        names: Name of each configuration in error messages; None for its 1-based position.
 
     Returns:
         The valid configurations; their deployments; and for each skipped configuration its 1-based
@@ -315,11 +361,17 @@ def make_deployments(
     deployments: list[Deployment] = []
     reasons: dict[int, PinnError] = {}
     for number, configuration in enumerate(configurations, 1):
+        bad = next((v for v in configuration.values() if isinstance(v, UnreadableValue)), None)
+        if bad is not None and not skip_invalid:
+            raise PinnError(bad.where + bad.fault)
         try:
+            if bad is not None:
+                raise PinnError(bad.fault)
             deployments.append(make_deployment(configuration))
         except PinnError as error:
             if not skip_invalid:
-                raise PinnError(f"configuration {number}: {error}") from error
+                name = f"configuration {number}" if names is None else names[number - 1]
+                raise PinnError(f"{name}: {error}") from error
             reasons[number] = error
             continue
         kept.append(dict(configuration))

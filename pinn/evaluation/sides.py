@@ -1,10 +1,11 @@
-"""Comparison of two checkpoints, coefficient files or evaluations, called side A and side B.
+"""Comparison of two checkpoints, coefficients or evaluations, called side A and side B.
 
 Prediction errors, step times and coefficients are compared.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,8 +22,9 @@ from pinn.evaluation.comparison import Scores, compare_errors
 from pinn.evaluation.metrics import RESULT_COLUMNS, predictions_of, read_results
 from pinn.measurements.deployments.observations import read_observations
 from pinn.specs.batch import parse_batch
-from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set, set_to_json
 from pinn.surrogate.coefficients import NAMES
+from pinn.surrogate.prediction import Prediction
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import Surrogate, batch_seconds
@@ -46,8 +48,8 @@ class Comparison:
     """Errors, step times and coefficients of sides A and B; tables that a side lacks are empty.
 
     Attributes:
-        a: Path of side A.
-        b: Path of side B.
+        a: Path of side A, or the title of a prediction.
+        b: Path of side B, or the title of a prediction.
         errors: Table as :func:`pinn.evaluation.comparison.compare_errors` returns it.
         step_times: Times of reference steps: ``deployment``, ``batch``, ``a_us``, ``b_us`` and
             ``ratio`` (b / a).
@@ -57,8 +59,8 @@ class Comparison:
         no_errors: Reason why errors are not compared; empty if errors are compared.
     """
 
-    a: Path
-    b: Path
+    a: Path | str
+    b: Path | str
     errors: pd.DataFrame
     step_times: pd.DataFrame
     coefficients: pd.DataFrame
@@ -83,12 +85,12 @@ class Comparison:
         return printed(self.show)
 
 
-def compare(a: Path, b: Path, method: str = "network") -> Comparison:
-    """Compare two checkpoints, coefficient files, tables of results or evaluations' folders.
+def compare(a: Path | Prediction, b: Path | Prediction, method: str = "network") -> Comparison:
+    """Compare checkpoints, coefficient files, predictions, tables of results or evaluations.
 
     Args:
-        a: File or folder of side A.
-        b: File or folder of side B.
+        a: File, folder or prediction of side A.
+        b: File, folder or prediction of side B.
         method: Method whose errors are compared, in tables with several methods.
 
     Raises:
@@ -96,7 +98,8 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
             in common.
     """
     sides = _read_side(a, method), _read_side(b, method)
-    named = zip((f"A ({a})", f"B ({b})"), sides, strict=True)
+    titles = _title(a), _title(b)
+    named = zip((f"A ({titles[0]})", f"B ({titles[1]})"), sides, strict=True)
     without = [name for name, side in named if side.results.empty]
     errors, no_errors = pd.DataFrame(), ""
     try:
@@ -107,7 +110,7 @@ def compare(a: Path, b: Path, method: str = "network") -> Comparison:
             "compare checkpoints with held-out errors, evaluations, or files of 'pinn calibrate'"
         )
         no_errors = f"{lacking}: {remedy}" if without else str(error)
-    found = Comparison(a, b, errors, *_steps_and_coefficients(*sides), no_errors)
+    found = Comparison(*titles, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
         raise PinnError(no_errors)
     return found
@@ -144,7 +147,17 @@ class _Side(Scores):
         return np.concatenate([found.beta[0], found.alpha[0]])
 
 
-def _read_side(path: Path, method: str) -> _Side:
+def _title(side: Path | Prediction) -> Path | str:
+    if isinstance(side, Path):
+        return side
+    return f"prediction of {side.deployment.model.name} on {side.deployment.gpu.name}"
+
+
+def _read_side(path: Path | Prediction, method: str) -> _Side:
+    if isinstance(path, Prediction):
+        given = path.coefficients
+        tree = set_to_json(given, path.evidence.coefficient_ends)
+        return _Side(_calibration_results(given), given=given, ends=_ends(tree))
     if path.is_dir():
         return _read_folder(path, method)
     if not path.is_file():
@@ -159,7 +172,7 @@ def _read_side(path: Path, method: str) -> _Side:
         return _Side(results[results["method"] == method], surrogate=surrogate)
     if path.suffix == ".json":
         given = read_coefficient_set(path)
-        return _Side(_calibration_results(given), given=given, ends=_ends(path))
+        return _Side(_calibration_results(given), given=given, ends=_ends(read_json(path)))
     if path.suffix == ".csv":
         return _Side(_of_method(read_results(path), method, path))
     raise PinnError(
@@ -183,7 +196,8 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
     if found.empty:
         known = "; ".join(sorted(results["method"].unique()))
         raise PinnError(
-            f"{path} has no results of the method {method!r}: give one of {known} with --method"
+            f"{path} has no results of the method {method!r}: give one of {known} as method "
+            "(--method)"
         )
     return found
 
@@ -199,8 +213,7 @@ def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
     return rows.reindex(columns=list(RESULT_COLUMNS))
 
 
-def _ends(path: Path) -> dict[str, tuple[float, float]]:
-    tree = read_json(path)
+def _ends(tree: Any) -> dict[str, tuple[float, float]]:
     return {
         f"{part}.{name}": (entry["low"], entry["high"])
         for part in ("beta", "alpha")

@@ -13,7 +13,7 @@ from pinn.common import files, progress, tables
 from pinn.engines import configurations
 from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
-from pinn.errors import PinnError, RefusedError
+from pinn.errors import PinnError
 from pinn.export.table import coefficient_columns
 from pinn.memory import kv_cache
 from pinn.memory.kv_cache import MemoryFit
@@ -25,6 +25,7 @@ from pinn.surrogate.batch_marks import marks_of_each
 from pinn.surrogate.step_features import step_features, step_time
 from pinn.surrogate.uncertainty.distance import served_gpus
 from pinn.surrogate.uncertainty.intervals import read_calibration, step_half_width
+from pinn.surrogate.uncertainty.network_evidence import named_inputs
 from pinn.surrogate.uncertainty.training_space import training_space
 from pinn.units import MICROSECOND
 
@@ -37,7 +38,8 @@ HalfWidths: TypeAlias = Callable[[Deployment], Mapping[str, float]]
 _SIZE = "tensor_parallel_size"
 #: Flags that do not affect a deployment's GPU memory.
 _IDLE = {"generation_config", "override_generation_config"}
-#: Verdict on a configuration that cannot be predicted, such as one with an unknown model.
+#: Verdict on a configuration without predictions: the engine refuses it, or its model, GPU or a
+#: value is unknown.
 INVALID = "invalid"
 #: Name of the argument of functions and commands, by canonical key, where the two differ.
 _ARGUMENTS = {"precision": "quantization"}
@@ -63,11 +65,13 @@ def many_table(
     checkpoint: Path | None,
     skip_invalid: bool,
     spelled: Mapping[str, str],
+    keys: Iterable[str] = (),
+    names: Sequence[str] | None = None,
 ) -> tuple[pa.Table, list[str]]:
     """Return a table of many configurations, and the reasons why some were rejected.
 
     The row of a rejected configuration has its keys, its ``verdict`` and the ``reason``, but no
-    predictions.
+    predictions. Without rows, the table has all columns, but no row.
 
     Args:
         rows: Configurations from :func:`pinn.engines.configurations.canonical`.
@@ -75,24 +79,32 @@ def many_table(
         checkpoint: Path of the trained network; None for the default network.
         skip_invalid: Whether rejected configurations are allowed.
         spelled: Column name by canonical key.
+        keys: Canonical keys of the first columns of a table without rows.
+        names: Name of each row in error messages; None for its 1-based position.
 
     Raises:
-        PinnError: If there are no rows, or if a row is rejected and ``skip_invalid`` is false.
+        PinnError: If a row is rejected and ``skip_invalid`` is false.
     """
-    if not rows:
-        raise PinnError("there are no configurations: give at least one")
     progress.doing(f"{len(rows):,} configurations")
     used = files.find_checkpoint(checkpoint)
     network = surrogate.Surrogate.load(used)
-    kept, deployments, errors = configurations.make_deployments(rows, skip_invalid)
+    kept, deployments, errors = configurations.make_deployments(rows, skip_invalid, names)
     halves = _half_widths(used) if batches else None
     table = coefficient_table(network, kept, deployments, batches, halves)
     if errors:
         table = _with_refused(table, len(rows), errors)
-    columns = _given_columns(rows, _ARGUMENTS | dict(spelled))
-    keys = {key for row in rows for key in row}
-    own = {name: table[name] for name in table.column_names if name not in keys}
-    return pa.table(columns | own), [str(error) for error in errors.values()]
+    columns = _given_columns(rows or [dict.fromkeys(keys)], _ARGUMENTS | dict(spelled))
+    given = pa.table(columns).slice(0, len(rows))
+    set_keys = {key for row in rows for key in row}
+    own = {name: table[name] for name in table.column_names if name not in set_keys}
+    found = dict(zip(given.column_names, given.columns, strict=True)) | own
+    return pa.table(found), [_reason(error) for error in errors.values()]
+
+
+def _reason(error: PinnError) -> str:
+    """Return an error as a cell that a spreadsheet does not read as a formula (``--flag ...``)."""
+    text = str(error)
+    return f"the flag {text}" if text.startswith("-") else text
 
 
 def _with_refused(table: pa.Table, count: int, errors: Mapping[int, PinnError]) -> pa.Table:
@@ -103,17 +115,14 @@ def _with_refused(table: pa.Table, count: int, errors: Mapping[int, PinnError]) 
         pa.array([None if n in errors else next(valid) for n in numbers], pa.int64())
     )
     listed = [errors.get(n) for n in numbers]
-    verdicts = [
-        None if e is None else kv_cache.DOES_NOT_START if isinstance(e, RefusedError) else INVALID
-        for e in listed
-    ]
-    reasons = [None if e is None else str(e) for e in listed]
-    for name, texts in (("verdict", verdicts), ("reason", reasons)):
-        filled = pc.coalesce(found[name].cast(pa.string()), pa.array(texts, pa.string()))
+    said = {
+        "starts": pa.array([None if e is None else False for e in listed], pa.bool_()),
+        "verdict": pa.array([None if e is None else INVALID for e in listed], pa.string()),
+        "reason": pa.array([None if e is None else _reason(e) for e in listed], pa.string()),
+    }
+    for name, values in said.items():
+        filled = pc.coalesce(found[name], values)
         found = found.set_column(found.column_names.index(name), name, filled)
-    for i, name in enumerate(found.column_names):
-        if pa.types.is_boolean(found[name].type):
-            found = found.set_column(i, name, pc.fill_null(found[name], False))
     return found
 
 
@@ -129,7 +138,7 @@ def _given_columns(given: Sequence[Configuration], names: Mapping[str, str]) -> 
     for key in keys:
         values, name = [configuration.get(key) for configuration in given], names.get(key, key)
         if configurations.is_reversed(name):
-            values = [None if value is None else not value for value in values]
+            values = [not value if isinstance(value, bool) else value for value in values]
         if len({type(value) for value in values if value is not None}) > 1:
             values = [None if value is None else str(value) for value in values]
         found[name] = pa.array(values)
@@ -163,12 +172,13 @@ def coefficient_table(
     - ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in the order of ``STEP_FEATURES`` and
       ``REQUEST_FEATURES``;
     - for each batch ``step_time_us: BATCH``, ``floor_us: BATCH`` (roofline lower bound),
-      ``fits_kv_cache: BATCH`` (whether its requests fit into the KV cache at once) and ``marks:
-      BATCH`` (limits that the batch exceeds); with ``halves``, also the ends of the step time's
-      interval (``step_time_low_us``, ``step_time_high_us``);
+      ``fits_kv_cache: BATCH`` (whether its requests fit into the KV cache at once; null if the
+      engine does not start) and ``marks: BATCH`` (limits that the batch exceeds); with ``halves``,
+      also the ends of the step time's interval (``step_time_low_us``, ``step_time_high_us``);
     - ``starts``, ``verdict``, ``reason``, ``fits``, ``kv_tokens`` and
       ``smallest_tensor_parallel_size``, with the meaning of these keys in the JSON of memory;
-    - the nearest measured deployment with its distance.
+    - the nearest measured deployment with its distance, and the network inputs outside the training
+      range (``outside_training_range``), in standard deviations.
 
     Args:
         network: Trained network.
@@ -191,6 +201,8 @@ def coefficient_table(
     names = pa.array(space.names, pa.string())
     columns["nearest_measured"] = names.take(pa.array(nearest, mask=nearest < 0))
     columns["distance"] = pa.array(distance, mask=nearest < 0)
+    outside = [named_inputs(located.outside_names(row)) or None for row in range(len(distinct))]
+    columns["outside_training_range"] = pa.array(outside, pa.string()).take(pa.array(place))
     return pa.table(columns)
 
 
@@ -255,7 +267,7 @@ def _batch_columns(
             columns[f"step_time_high_us: {text}"] = seconds * factor / MICROSECOND
         columns[f"floor_us: {text}"] = floors / MICROSECOND
         held = zip(fits, deployments, strict=True)
-        holds = [fit.holds(batch, each) for fit, each in held]
+        holds = [fit.holds(batch, each) if fit.layout else None for fit, each in held]
         columns[f"fits_kv_cache: {text}"] = pa.array(holds, pa.bool_())
         columns[f"marks: {text}"] = pa.array(marks_of_each(batch, deployments, fits), pa.string())
     return columns

@@ -92,7 +92,7 @@ def _label_for(model: ModelSpec, text: str) -> str | None:
     return str(methods[text])
 
 
-#: Formats in which gpt-oss's MXFP4 checkpoint can be predicted: its own, with 8-bit activations, and
+#: Formats in which gpt-oss's MXFP4 checkpoint is predicted: its own, with 8-bit activations, and
 #: dequantized to 16 bits.
 _OF_GPT_OSS = frozenset({"mxfp4", "mxfp4_mxfp8", "bf16", "fp16"})
 #: Formats of checkpoints with 8 instead of 4 bits, by the label of their method's usual format.

@@ -221,7 +221,10 @@ class Prediction:
         return batch.tokens + decodes * ((gain or 1.0) - 1), gain
 
     def to_json(self) -> dict[str, object]:
-        """Return the document of ``pinn coefficients --json``, in SI units except for batches.
+        """Return the document of ``pinn coefficients --json``.
+
+        Values are in SI units, unless the key names another unit (``step_time_us``,
+        ``gib_per_gpu``).
 
         - Configuration: ``schema``, ``model``, ``gpu``, ``precisions``, ``serving``, ``named``,
           ``asked_as``, ``sampling``, ``recipe`` (``value``, ``set_by`` and ``source`` of each

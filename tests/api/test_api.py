@@ -28,6 +28,7 @@ from pinn.surrogate.prediction import Prediction
 
 MODEL, GPU = LLAMA = ("meta-llama/Llama-3.1-8B", "H100")
 NAMED = ("--model", MODEL, "--gpu", GPU)
+DEPLOYED = {"model": MODEL, "gpu": GPU}
 LOAD = {"prompt_tokens": 200, "output_tokens": 20, "concurrency": 4, "requests": 20}
 
 
@@ -118,13 +119,16 @@ def test_a_table_is_what_the_command_writes(tmp_path):
 def test_refused_rows_keep_their_place_and_reason(configurations):
     with pytest.warns(UserWarning, match="2 of 4 configurations are refused"):
         found = pinn.predict_many(configurations, "8 decode @ 700", model=MODEL, skip_invalid=True)
-    assert found["verdict"].tolist() == ["starts", "does not start"] * 2
-    assert found["starts"].tolist() == found["fits"].tolist() == [True, False] * 2
+    assert found["verdict"].tolist() == ["starts", "invalid"] * 2
+    assert found["starts"].tolist() == [True, False] * 2
+    for name in ("fits", "fits_kv_cache: 8 decode @ 700"):
+        assert found[name].tolist() == [True, pd.NA] * 2
     assert found["gpu"].tolist() == ["H100", "H100", "A100", "A100"]
     assert found["reason"].isna().tolist() == [True, False] * 2
-    assert found["reason"][1].startswith("--tensor-parallel-size 3 does not divide the 32")
+    assert found["reason"][1].startswith("the flag --tensor-parallel-size 3 does not divide the 32")
     assert found["step_time_us: 8 decode @ 700"].notna().tolist() == [True, False] * 2
-    with pytest.raises(pinn.PinnError, match="configuration 2"):
+    row = r"configurations\[1\]" if isinstance(configurations, list) else "configuration 2"
+    with pytest.raises(pinn.PinnError, match=rf"^{row}: --tensor-parallel-size 3"):
         pinn.predict_many(configurations, model=MODEL)
 
 
@@ -132,7 +136,7 @@ def test_a_table_without_a_valid_row_has_all_columns():
     asked = {"gpu": ["H100", "H1OO"], "tensor_parallel_size": [3]}
     with pytest.warns(UserWarning, match="2 of 2 configurations are refused"):
         found = pinn.predict_many(asked, "8 decode @ 700", model=MODEL, skip_invalid=True)
-    assert found["verdict"].tolist() == ["does not start", "invalid"]
+    assert found["verdict"].tolist() == ["invalid", "invalid"]
     assert found["reason"][1].startswith("the GPU 'H1OO' is unknown")
     valid = pinn.predict_many({"gpu": "H100", "tensor_parallel_size": 1}, "8 decode @ 700",
                               model=MODEL)  # fmt: skip
@@ -153,10 +157,64 @@ def test_a_table_joins_the_rows_from_which_it_was_predicted():
     found = pinn.predict_many(sglang, engine="sglang", **named)
     assert found[["id", "disable_radix_cache"]].to_dict("records") == sglang
     assert found["quantization"].tolist() == ["fp8", "fp8"]
-    with pytest.raises(pinn.PinnError, match=r"'tensor_paralel_size'.*name a column of your own"):
+    with pytest.raises(pinn.PinnError, match="did you mean tensor_parallel_size"):
         pinn.predict_many([{"tensor_paralel_size": 2}], **named)
+    with pytest.raises(pinn.PinnError, match=r"'note' is unknown: drop .* name it 'note_id'"):
+        pinn.predict_many(pd.DataFrame({"note": ["a"]}), **named)
     with pytest.raises(pinn.PinnError, match="the configuration key 'id' is unknown"):
         pinn.predict_many({"id": [1, 2]}, **named)
+
+
+def test_a_table_has_the_identifiers_of_its_dataframe():
+    own = {
+        "run_id": pd.to_datetime(["2026-01-01", None, "2026-01-03"]),
+        "id": pd.Categorical(["a", "b", "a"]),
+        "job_id": pd.array([1, None, 3], dtype="Int64"),
+    }
+    asked = pd.DataFrame({**own, "max_num_seqs": [64, 128, 256]}, index=["x", "y", "z"])
+    found = pinn.predict_many(asked, **DEPLOYED)
+    pd.testing.assert_frame_equal(found[list(own)], asked[list(own)])
+    empty = pinn.predict_many(asked[:0], "8 decode @ 700", **DEPLOYED)
+    assert len(empty) == 0
+    assert list(empty) == list(pinn.predict_many(asked, "8 decode @ 700", **DEPLOYED))
+    pd.testing.assert_frame_equal(empty[list(own)], asked[:0][list(own)])
+    assert list(pinn.predict_many(pd.DataFrame()))[:2] == ["model", "gpu"]
+
+
+def test_a_value_of_the_wrong_type_refuses_its_row():
+    asked = pd.DataFrame({"tensor_parallel_size": [1, "two"]}, index=[7, 9])
+    with pytest.warns(UserWarning, match="1 of 2 configurations are refused"):
+        found = pinn.predict_many(asked, skip_invalid=True, **DEPLOYED)
+    assert found["tensor_parallel_size"].tolist() == ["1", "two"]
+    assert found["verdict"].tolist() == ["starts", "invalid"]
+    assert found["reason"][9].startswith("tensor_parallel_size must be a whole number, got 'two'")
+    with pytest.raises(pinn.PinnError, match=r"^row with index 9: tensor_parallel_size must"):
+        pinn.predict_many(asked, **DEPLOYED)
+    with pytest.warns(UserWarning, match="1 of 2 configurations are refused"):
+        found = pinn.predict_many("max_num_seqs=64,many", skip_invalid=True, **DEPLOYED)
+    assert found["max_num_seqs"].tolist() == ["64", "many"]
+
+
+def test_a_table_names_inputs_outside_the_training_range():
+    asked = {"model": [MODEL, "deepseek-ai/DeepSeek-V3"], "gpu": ["H100"]}
+    found = pinn.predict_many(asked)["outside_training_range"].fillna("")
+    for name, cell in zip(asked["model"], found, strict=True):
+        away = pinn.predict(name, "H100").to_json()["distance"]["outside_training_range"]
+        expected = [f"{key} ({by:+.1f})" for key, by in list(away.items())[:4]]
+        assert cell.split(" and ")[0] == ", ".join(expected)
+    assert found[1]
+
+
+def test_predictions_are_compared_like_their_files(tmp_path):
+    one = pinn.predict(*LLAMA)
+    one.save(tmp_path / "one.json")
+    files = pinn.compare(tmp_path / "one.json", tmp_path / "one.json")
+    found = pinn.compare(one, tmp_path / "one.json")
+    pd.testing.assert_frame_equal(found.coefficients, files.coefficients)
+    pd.testing.assert_frame_equal(found.step_times, files.step_times)
+    assert f"A: prediction of {one.deployment.model.name} on H100-SXM" in str(found)
+    with pytest.raises(pinn.PinnError, match="got a Prediction: write it to a file with"):
+        pinn.predict(coefficients=one)
 
 
 def test_a_table_tells_starts_that_fail_and_batches_beyond_the_cache():
@@ -168,7 +226,7 @@ def test_a_table_tells_starts_that_fail_and_batches_beyond_the_cache():
     assert found["fits"].tolist() == [True, True, False]
     assert found["reason"][1].endswith("at the lower bound of KV memory")
     assert found["reason"][2].startswith("Qwen/Qwen3-32B does not fit")
-    assert found["fits_kv_cache: 4 decode @ 700"].tolist() == [True, True, False]
+    assert found["fits_kv_cache: 4 decode @ 700"].tolist() == [True, True, pd.NA]
     assert not found["fits_kv_cache: 200 decode @ 7000"].any()
     # 7,001 tokens need 438 blocks of 16 tokens.
     (mark,) = (

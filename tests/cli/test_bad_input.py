@@ -103,8 +103,8 @@ def test_an_unknown_model_names_close_ones(refused, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("coefficients",), "model is missing: add --model"),
-        (("coefficients", "--model", "Llama-3.1-8B"), "gpu is missing: add --gpu"),
+        (("coefficients",), "model is missing: give --model"),
+        (("coefficients", "--model", "Llama-3.1-8B"), "gpu is missing: give --gpu"),
         (("nonsense",), "No such command 'nonsense'"),
         (("coefficient",), "Did you mean 'coefficients'?"),
         (("coefficients", "--tensor-parallel-size", "two"), "--tensor-parallel-size"),

@@ -151,7 +151,7 @@ def test_what_cannot_be_compared_is_refused(refused, evaluation, checkpoint_path
     text = tmp_path / "x.txt"
     text.write_text("")
     assert "give a checkpoint" in refused("compare", text, evaluation)
-    assert "with --method" in refused("compare", evaluation, evaluation, "--method", "x")
+    assert "as method (--method)" in refused("compare", evaluation, evaluation, "--method", "x")
     line = refused("compare", evaluation, checkpoint_path)
     assert f"no errors against measurements in B ({checkpoint_path})" in line
     assert "checkpoints with held-out errors" in line

@@ -152,7 +152,7 @@ def test_what_is_no_results_table_is_refused(refused, tmp_path):
     assert "run an experiment first" in refused("results", tmp_path / "none.csv")
     (tmp_path / "results.csv").write_text(RESULTS)
     line = refused("results", tmp_path / "results.csv", "--metric", "speed")
-    assert "give --metric, one of tpot, ttft" in line
+    assert "give one of tpot, ttft as metric (--metric)" in line
 
 
 @pytest.mark.parametrize("name", [command.name for command in COMMANDS])

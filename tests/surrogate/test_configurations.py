@@ -72,8 +72,8 @@ def test_a_precision_replaces_the_checkpoints_own():
 @pytest.mark.parametrize(
     ("configuration", "message"),
     [
-        ({"gpu": "H100"}, "model is missing: add --model"),
-        ({"model": "Llama-3.1-8B"}, "gpu is missing: add --gpu"),
+        ({"gpu": "H100"}, "model is missing: give --model"),
+        ({"model": "Llama-3.1-8B"}, "gpu is missing: give --gpu"),
         ({**LLAMA, "tensor_parallel_size": 3}, "size 3 does not divide the 32 attention heads"),
         ({**LLAMA, "tensor_parallel_size": 0}, "--tensor-parallel-size must be a positive whole"),
         ({**LLAMA, "tensor_parallel_size": 1.5}, "positive whole number, got 1.5"),
