@@ -135,7 +135,11 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
             return f"needs about {gpus:.0f} GPUs, more than --max-gpus {problem.max_gpus}: {alone}"
     what = "per hour" if is_price else "GPUs"
     per = "" if asked is not None else " per request/s"
-    return f"not among the {top} cheapest (--top): {alone}, so {number(expense)} {what}{per}"
+    gpu, engine = candidate.deployment.gpu.name, candidate.deployment.serving.engine
+    return (
+        f"by screening, neither among the {top} cheapest hardware configurations (--top) nor the "
+        f"cheapest on {gpu} or with {engine}: {alone}, so {number(expense)} {what}{per}"
+    )
 
 
 def rank(choice: Choice, asked_per_s: float | None) -> tuple[float, ...]:

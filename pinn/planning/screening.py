@@ -242,7 +242,8 @@ def screen(
 
     Candidates whose lower bound of a latency exceeds a limit are not simulated. A candidate is also
     skipped if a lower ``max_num_seqs`` was never reached, because its requests would run in the
-    same way. All other candidates are first simulated at the best rate so far.
+    same way. A small token budget is skipped unless it may help (:func:`_unhelpful`). All other
+    candidates are first simulated at the best rate so far.
 
     Args:
         candidates: Candidates on the same hardware.
@@ -262,7 +263,8 @@ def screen(
         candidate = candidates[place]
         bound = least_excess(problem.workload, candidate.latency, candidate.prompt_latency, slo)
         least = min(least, bound)
-        reason = _same(candidate, unfilled)
+        top, best = max(found, key=lambda each: each[1], default=(place, 0.0))
+        reason = _same(candidate, unfilled) or _unhelpful(candidate, candidates[top], slo)
         if bound > 1:
             reason = (
                 f"infeasible: on an idle server, a request takes {bound:.2f} times as "
@@ -273,8 +275,7 @@ def screen(
             continue
         needed = in_any_case and not found
         trials = Trials(candidate, load, slo, budget=UNLIMITED if needed else budget)
-        best = max((rate for _, rate in found), default=0.0)
-        near = _near(best, problem)
+        near = best if _is_small(candidate) else _near(best, problem)
         try:
             rate = _screened_rate(trials, best, near)
         except OutOfTimeError:
@@ -390,10 +391,35 @@ def _same(candidate: Candidate, unfilled: Sequence[Candidate]) -> str | None:
         alike = (a.token_budget, a.graph_tokens) == (b.token_budget, b.graph_tokens)
         if alike and a.max_requests > b.max_requests:
             return (
-                f"same result as with a limit of {b.max_requests} requests per step, which is "
-                f"never reached"
+                f"same result as with max_num_seqs {b.max_requests}, which was not reached in "
+                "any simulation of the screening"
             )
     return None
+
+
+#: Token budgets below this are tried only where they may raise the maximum rate: more and shorter
+#: steps per prompt lower ITL and TPOT, but also the throughput.
+_SMALL_BUDGET_TOKENS = 2048
+
+
+def _is_small(candidate: Candidate) -> bool:
+    return candidate.deployment.recipe.token_budget < _SMALL_BUDGET_TOKENS
+
+
+def _unhelpful(candidate: Candidate, best: Candidate, slo: Slo) -> str | None:
+    """Return why a candidate's small token budget is not tried; None if it is tried.
+
+    It is tried if the SLO limits ITL or TPOT, and with at most the ``max_num_seqs`` of ``best``,
+    the best candidate so far, unless that candidate also has a small budget.
+    """
+    if not _is_small(candidate) or _is_small(best):
+        return None
+    if not slo.bounds_gaps:
+        return "a small token budget lowers ITL and TPOT, which the SLO does not limit"
+    most = best.deployment.recipe.max_requests
+    if candidate.deployment.recipe.max_requests <= most:
+        return None
+    return f"small token budgets are tried only up to max_num_seqs {most}, that of the best budget"
 
 
 def _too_low(rate: float, best: float) -> str:

@@ -20,7 +20,7 @@ from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import StoppedEarlyError
 from pinn.simulator.slo import METRICS, Latencies, Slo
-from pinn.simulator.state import FINISHED, REJECTED, TIMED_OUT
+from pinn.simulator.state import FINISHED, REJECTED, RUNNING, TIMED_OUT
 from pinn.simulator.statistics import statistic
 from pinn.simulator.steady_state import output_tokens_between
 from pinn.simulator.workloads.workload import Workload
@@ -138,11 +138,16 @@ class Tally:
 
     Attributes:
         simulations: Number of simulations.
-        most_running: Maximum number of requests that ran concurrently in a simulation.
+        most_running: Maximum number of requests that ran concurrently in a simulation, including
+            simulations that were stopped early.
     """
 
     simulations: int = 0
     most_running: int = 0
+
+    def add_running(self, requests: int) -> None:
+        """Record a number of requests that ran concurrently."""
+        self.most_running = max(self.most_running, requests)
 
 
 @dataclass(frozen=True)
@@ -247,6 +252,7 @@ class Trials:
 
         def early_stop(requests: np.ndarray, now_s: float) -> bool:
             self.budget.check()
+            self.tally.add_running(int(np.count_nonzero(requests["status"] == RUNNING)))
             least = latencies_so_far_s(requests, workload.output_tokens, now_s)
             return self.slo.is_missed(self._stretched(least), len(workload))
 
@@ -256,8 +262,7 @@ class Trials:
             run = self.candidate.serve(workload, engine, rescale, early_stop if may_end else None)
         except StoppedEarlyError:
             return None
-        running = int(run.steps["running"].max(initial=0))
-        self.tally.most_running = max(self.tally.most_running, running)
+        self.tally.add_running(int(run.steps["running"].max(initial=0)))
         return run
 
     def _stretched(self, latencies: Latencies) -> Latencies:

@@ -191,6 +191,11 @@ class Slo:
         return any(metric in ("ttft", "e2e") for metric, _, _ in self.each)
 
     @property
+    def bounds_gaps(self) -> bool:
+        """Whether any limit is on the time between tokens: TPOT or ITL."""
+        return any(metric in ("tpot", "itl") for metric, _, _ in self.each)
+
+    @property
     def asked_statistics(self) -> list[str]:
         """Names of the limited statistics; for a share of requests, that share's percentile."""
         shares = [f"p{100 * shares.share:.10g}" for shares in self._shares]

@@ -18,6 +18,7 @@ from pinn.planning.plan import Plan
 from pinn.planning.prices import Price
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.ranking import costs_more
+from pinn.planning.screening import screen
 from pinn.planning.search import Search, by_hardware
 from pinn.planning.search_extent import counts
 from pinn.planning.search_result import make_plan
@@ -252,4 +253,33 @@ def test_a_screened_candidate_beyond_the_gpus_is_not_called_dear(question):
         f"needs about {30 * candidate.gpus} GPUs, more than --max-gpus 2: about 1.00 requests/s "
         "per replica"
     )
-    assert costs_more(candidate, 1.0, problem, 5).startswith("not among the 5 cheapest (--top): ")
+    assert costs_more(candidate, 1.0, problem, 5).startswith(
+        "by screening, neither among the 5 cheapest hardware configurations (--top) nor the "
+    )
+
+
+def test_requests_of_a_simulation_that_is_stopped_early_are_counted(question):
+    """Overload fills a batch, so that a higher limit on requests is tried, too."""
+    problem, groups = question
+    candidate = groups[0][0]
+    trials = Trials(candidate, problem.replica_load(most=1000), problem.slo)
+    assert trials.excess(2000.0) == float("inf")
+    assert trials.tally.most_running == candidate.deployment.recipe.max_requests == 8
+
+
+@pytest.mark.parametrize(
+    ("slo", "tried"), [("p95 ttft<=300ms", False), ("p95 ttft<=300ms; p95 tpot<=12ms", True)]
+)
+def test_a_small_token_budget_is_tried_where_the_slo_limits_gaps(question, slo, tried):
+    problem, groups = question
+    problem = dataclasses.replace(problem, slo=parse_slo(slo))
+    rows = [
+        {**groups[0][0].configuration, "max_num_seqs": 64, "max_num_batched_tokens": budget}
+        for budget in (512, 2048)
+    ]
+    space = SearchSpace({}, GPUS, [None], EngineSpec(), None)
+    candidates, _ = find_candidates(rows, space, problem.workload, find_checkpoint())
+    small = next(c.label for c in candidates if "512 tokens" in c.label)
+    rejected = {each.label: each for each in screen(candidates, problem).rejected}
+    skipped = small in rejected and not rejected[small].simulated
+    assert skipped != tried
