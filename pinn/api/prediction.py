@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import ManyRequest, PredictionRequest, named
+from pinn.calibration.load_range import batch_warnings
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import (
     Values,
@@ -23,6 +24,7 @@ from pinn.engines.deployment import Deployment
 from pinn.errors import PinnError, warn_user
 from pinn.memory.start_up import start_up
 from pinn.memory.startup_log import read_startup_log
+from pinn.specs.batch import parse_batch
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.coefficient_set import (
     NAMED,
@@ -98,6 +100,8 @@ def predict(
         predicted = replace(predicted, encoder=encoder)
     if asked.batch:
         predicted = predicted.at(*asked.batch)
+        for text in batch_warnings(predicted.coefficients, [*map(parse_batch, asked.batch)]):
+            warn_user(text)
     if asked.memory_log is None:
         return predicted
     return replace(predicted, memory=start_up(deployment, read_startup_log(asked.memory_log)))

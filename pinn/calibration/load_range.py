@@ -7,14 +7,17 @@ from jaxtyping import Float
 
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun
 from pinn.simulator.run import Run
+from pinn.specs.batch import Batch
 from pinn.surrogate.coefficient_set import CoefficientSet
 
 #: Descriptions of the properties of a load in warnings; ``{}`` is replaced by the value.
 _NAMES = {
-    "prompt_tokens": "a mean prompt length of {} tokens",
-    "output_tokens": "a mean output length of {} tokens",
-    "requests_in_flight": "{} requests in flight per server on average",
+    "prompt_tokens": "the load has a mean prompt length of {} tokens",
+    "output_tokens": "the load has a mean output length of {} tokens",
+    "requests_in_flight": "the load has {} requests in flight per server on average",
 }
+#: Description of a batch, which has no other property of a load.
+_OF_BATCH = {"requests_in_flight": "a batch has {} requests"}
 
 #: A load counts as inside the fitted range up to this relative distance, because lengths and the
 #: number of requests in flight differ between random samples of the same load. The value is an
@@ -52,15 +55,41 @@ def range_of(values: Sequence[float] | Float[np.ndarray, " n"]) -> tuple[float, 
 def load_warnings(found: CoefficientSet, run: Run) -> list[str]:
     """Return a warning for each property of a run's load outside the calibrated range.
 
-    The list is empty if the coefficient file does not contain the calibrated range.
-
     Args:
         found: Calibrated coefficients.
         run: Simulated run of a load with these coefficients.
     """
-    fitted = found.calibration.get("loads") or {}
     stages = [each for stage in range(run.workload.stages) if (each := _stage(run, stage))]
-    return [text for name in fitted if name in _NAMES for text in _outside(name, fitted, stages)]
+    return range_warnings(found, stages)
+
+
+def batch_warnings(found: CoefficientSet, batches: Sequence[Batch]) -> list[str]:
+    """Return a warning, as a list, if batches have a number of requests outside the range."""
+    sizes = [{"requests_in_flight": float(len(batch))} for batch in batches]
+    return range_warnings(found, sizes, _OF_BATCH)
+
+
+def range_warnings(
+    found: CoefficientSet,
+    loads: Sequence[Mapping[str, float]],
+    names: Mapping[str, str] = _NAMES,
+) -> list[str]:
+    """Return a warning for each property of some loads outside the calibrated range.
+
+    The list is empty if the coefficient file does not contain the calibrated range.
+
+    Args:
+        found: Calibrated coefficients.
+        loads: Properties of each load; a property may be missing.
+        names: Description of each property to check, in which ``{}`` is replaced by the value.
+    """
+    fitted = found.calibration.get("loads") or {}
+    return [
+        text
+        for name, said in names.items()
+        if name in fitted
+        for text in _outside(said, fitted[name], [each[name] for each in loads if name in each])
+    ]
 
 
 def _stage(run: Run, stage: int) -> dict[str, float]:
@@ -77,18 +106,16 @@ def _stage(run: Run, stage: int) -> dict[str, float]:
     }
 
 
-def _outside(
-    name: str, fitted: Mapping[str, Sequence[float]], stages: Sequence[Mapping[str, float]]
-) -> Iterator[str]:
-    """Yield a warning for the stage farthest outside the fitted range of a property, if any."""
-    low, high = fitted[name]
-    ratios = {each[name]: max(each[name] / high, low / max(each[name], 1e-9)) for each in stages}
+def _outside(said: str, fitted: Sequence[float], values: Sequence[float]) -> Iterator[str]:
+    """Yield a warning for the value farthest outside the fitted range of a property, if any."""
+    low, high = fitted
+    ratios = {value: max(value / high, low / max(value, 1e-9)) for value in values}
     far = max(ratios, key=ratios.__getitem__, default=low)
     if ratios.get(far, 1.0) > 1 + _TOLERANCE:
         ends = _short(low) if low == high else f"{_short(low)} to {_short(high)}"
         yield (
-            f"the load has {_NAMES[name].format(_short(far))}, but the calibration was fitted to "
-            f"{ends}: errors may exceed its held-out errors; calibrate with a similar load"
+            f"{said.format(_short(far))}, but the calibration was fitted to {ends}: errors may "
+            "exceed its held-out errors; calibrate with a similar load"
         )
 
 

@@ -1,19 +1,27 @@
 """``pinn coefficients``, one configuration and many."""
 
 import json
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
+from assumed_priors import prior_coefficients
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import deployments
 
+import pinn
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.export.coefficient_table import coefficient_table
 from pinn.specs.batch import parse_batch
 from pinn.specs.model import Sampling
-from pinn.surrogate.coefficient_set import read_coefficient_set
+from pinn.surrogate.coefficient_set import (
+    CoefficientSet,
+    deployment_facts,
+    read_coefficient_set,
+    write_coefficient_set,
+)
 from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.surrogate.surrogate import batch_floor_seconds, batch_seconds
@@ -53,6 +61,19 @@ def test_the_recipe_is_a_screen_of_its_own(run):
     assert "token_budget" in shown
     assert "weights and cache: attention bf16" in shown
     assert "1 decode @ 700" not in shown
+
+
+def test_a_batch_outside_the_range_of_a_calibration_is_warned_of(tmp_path):
+    facts = deployment_facts(make_deployment({"model": "Llama-3.1-8B", "gpu": "H100"}))
+    fitted = {"loads": {"requests_in_flight": [8.0, 64.0], "prompt_tokens": [512.0, 512.0]}}
+    path = tmp_path / "server.json"
+    write_coefficient_set(CoefficientSet(facts, prior_coefficients(1), calibration=fitted), path)
+    said = "^a batch has 256 requests, but the calibration was fitted to 8 to 64: errors may exceed"
+    with pytest.warns(UserWarning, match=said):
+        pinn.predict(coefficients=path, batch=["32 decode @ 700", "256 decode @ 700"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pinn.predict(coefficients=path, batch="32 decode @ 700")
 
 
 def test_tokens_of_a_second_are_those_of_the_step(run, tmp_path):
