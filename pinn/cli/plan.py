@@ -49,8 +49,8 @@ def plan(
                     prices
       start         the row's servers: replicas x GPU, parallel sizes (TP, PP, DP,
                     EP), weight format (attention/experts, if they differ),
-                    engine, and the most tokens and requests of a step; options
-                    that were given are not repeated
+                    engine, and the most tokens and requests of a step, such as
+                    8192/128; options that were given are not repeated
       max req/s     maximum rate at which all replicas together meet the SLO, in
                     requests/s, with its 90 % prediction interval below. '>='
                     stands before a rate that is met, if time ran out before

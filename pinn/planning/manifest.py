@@ -18,7 +18,7 @@ from pinn.engines.recipe import served_release
 from pinn.engines.routers import RANDOM, ROUND_ROBIN
 from pinn.errors import PinnError
 from pinn.planning.plan import Choice, Plan
-from pinn.planning.search_extent import unfinished
+from pinn.planning.search_extent import probability_gap, unfinished
 from pinn.specs.gpu import gpu_aliases, load_gpu
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
 
@@ -138,6 +138,8 @@ def _notes(plan: Plan, row: int) -> list[str]:
         f"{choice.replicas} x {choice.label}{_cost_and_chance(choice)}",
         deployed(plan, row),
         *unfinished(plan),
+        *_probability(plan, choice),
+        *length_limit(plan, choice),
         *choice.assumptions,
         "The optional Secret hf-token (key: token) gives access to gated models.",
         "The PersistentVolumeClaim stores downloaded models. Its storage class must support its "
@@ -158,6 +160,25 @@ def _notes(plan: Plan, row: int) -> list[str]:
     if choice.pools:
         lines.append("Put a proxy that pairs prefill and decode servers in front of both Services.")
     return lines
+
+
+def _probability(plan: Plan, choice: Choice) -> list[str]:
+    """Return a sentence if a row does not show the requested probability of meeting the SLO."""
+    gap = probability_gap(plan, choice)
+    least = f"{100 * (plan.ask.min_probability or 0):g} %"
+    return [f"Requested P(SLO met): at least {least}, but {gap}."] * bool(gap)
+
+
+def length_limit(plan: Plan, choice: Choice) -> list[str]:
+    """Return a sentence about a maximum request length that was derived from the load."""
+    most = choice.flags.get("max_model_len")
+    if not plan.ask.derives_length or most is None:
+        return []
+    return [
+        f"Requests may have up to {most:,} tokens, from the load's longest request "
+        f"({plan.ask.longest_tokens:,}); the engine refuses longer ones (change it with "
+        "--max-model-len)."
+    ]
 
 
 def _cost_and_chance(choice: Choice) -> str:

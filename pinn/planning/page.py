@@ -17,7 +17,7 @@ from pinn.common import files, pages
 from pinn.common.numbers import amount
 from pinn.common.plots import log_scale, new_figure, png, short, svg
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
-from pinn.planning.search_extent import unfinished
+from pinn.planning.search_extent import probability_gap, unfinished
 from pinn.simulator.slo import parse_slo, written_s
 
 #: Maximum number of a plan's recommendations to plot, best first.
@@ -197,6 +197,7 @@ def write_page(plan: Plan, folder: Path) -> Path:
         has_gaps=has_gaps(plan.choices),
         pools_unsure=POOLS_UNSURE,
         unfinished=unfinished(plan) if plan.choices else [],
+        gap=probability_gap(plan, plan.choices[0]) if plan.choices else "",
         excluded="Rejected and untried candidates" if plan.untried else "Rejected candidates",
         short=short,
         time=_time,

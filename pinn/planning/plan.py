@@ -170,6 +170,9 @@ class PlanSummary(AskedRate):
         least_replicas: Minimum number of replicas that the user requested.
         min_probability: Minimum probability of meeting the SLO that the user requested, from 0 to
             1; None for any.
+        derives_length: Whether the maximum request length of the candidates was derived from the
+            load, because the user gave none.
+        unmeasured_gpus: GPUs on which no server in the network's training data ran.
     """
 
     model: str
@@ -190,6 +193,19 @@ class PlanSummary(AskedRate):
     gpus_per_machine: int = 8
     least_replicas: int = 1
     min_probability: float | None = None
+    derives_length: bool = False
+    unmeasured_gpus: Sequence[str] = ()
+
+    @property
+    def lengths(self) -> str:
+        """Mean lengths of a request."""
+        return f"{self.prompt_tokens:,.0f} prompt and {self.output_tokens:,.0f} output tokens"
+
+    @property
+    def named_load(self) -> str:
+        """Name of the load; empty if it would only repeat the mean lengths."""
+        repeated = f"{self.prompt_tokens:.0f} tokens in, {self.output_tokens:.0f} out"
+        return "" if self.workload == repeated else self.workload
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,17 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
+from pinn.calibration.load_range import range_warnings
 from pinn.common.documents import comma_separated
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
 from pinn.engines.configurations import Values, canonical, read_configurations
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
+from pinn.planning.candidate import NETWORK
 from pinn.planning.candidates import (
     SearchSpace,
     find_candidates,
@@ -18,7 +21,7 @@ from pinn.planning.candidates import (
     nearest_fit,
     read_candidates_file,
 )
-from pinn.planning.plan import Plan, PlanRequest, RejectedCandidate
+from pinn.planning.plan import Choice, Plan, PlanRequest, PlanSummary, RejectedCandidate
 from pinn.planning.pools import find_pools
 from pinn.planning.prices import Price
 from pinn.planning.problem import PlanningProblem, check_sizes, draw_load
@@ -92,8 +95,24 @@ def plan_load(
         groups = by_hardware(found, each_alone=listed)
         search = Search(problem, groups, kept, budget, request.cache)
         plan = make_plan(search, misfits, top=request.top)
-    per_machine = read_candidates_file(request.candidates).gpus_per_machine
-    return replace(plan, ask=replace(plan.ask, gpus_per_machine=per_machine))
+    ask = replace(
+        plan.ask,
+        gpus_per_machine=read_candidates_file(request.candidates).gpus_per_machine,
+        derives_length=not any("max_model_len" in canonical(row) for row in rows),
+    )
+    return replace(plan, ask=ask, choices=[_with_range_warnings(c, ask) for c in plan.choices])
+
+
+def _with_range_warnings(choice: Choice, ask: PlanSummary) -> Choice:
+    """Add a warning for each property of the load outside the range of a calibrated file."""
+    if choice.coefficients == NETWORK:
+        return choice
+    load = {"prompt_tokens": ask.prompt_tokens, "output_tokens": ask.output_tokens}
+    if e2e_s := choice.at_rate.latency_s["e2e"]["mean"]:
+        load["requests_in_flight"] = choice.at_rate.rate_per_s * e2e_s  # Little's law
+    found = range_warnings(read_coefficient_set(Path(choice.coefficients)), [load])
+    sentences = [f"{text[0].upper()}{text[1:]}." for text in found]
+    return replace(choice, assumptions=[*choice.assumptions, *sentences])
 
 
 def _search_space(

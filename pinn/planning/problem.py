@@ -19,6 +19,7 @@ from pinn.simulator.workloads.load import Load
 from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s, repeated, thinned
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.encoder_time import media_notice
+from pinn.surrogate.uncertainty.distance import served_gpus
 
 #: Minimum number of requests in a simulation, because fewer yield inaccurate percentiles. If a
 #: replica's share of the load is smaller, it receives this many requests at its share's rate. A
@@ -173,7 +174,16 @@ class PlanningProblem(AskedRate):
             headroom=self.headroom,
             least_replicas=self.least_replicas,
             min_probability=self.min_probability,
+            unmeasured_gpus=self._unmeasured(gpus),
         )
+
+    def _unmeasured(self, gpus: Sequence[str]) -> list[str]:
+        """Return the GPUs without serving data in the network's training data."""
+        try:
+            served = served_gpus(self.checkpoint)
+        except PinnError:  # the checkpoint does not say what it was trained on
+            return []
+        return [gpu for gpu in gpus if gpu not in served]
 
 
 def check_sizes(request: PlanRequest, least_replicas: int) -> None:

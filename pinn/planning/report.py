@@ -1,6 +1,7 @@
 """Report of a plan for the terminal, and the files that a plan writes."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from pinn.common.tables import write_rows
 from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
 from pinn.errors import PinnError
 from pinn.planning.candidate import NETWORK
-from pinn.planning.manifest import deployed, manifest
+from pinn.planning.manifest import deployed, length_limit, manifest
 from pinn.planning.plan import (
     POOLS_UNSURE,
     Choice,
@@ -23,37 +24,41 @@ from pinn.planning.plan import (
     Plan,
     Point,
 )
-from pinn.planning.search_extent import counts, unfinished
+from pinn.planning.search_extent import counts, probability_gap, unfinished
 from pinn.simulator.slo import LimitOutcome, parse_slo
 from pinn.surrogate.uncertainty.quantiles import LEVEL
 
 #: Maximum number of rows in a terminal if one GPU type was requested; the files contain all rows.
 _ROWS = 3
+#: Names of the files that a plan writes to a folder.
+FILES = ("plan.html", "plan.json", "plan.csv", "manifest.yaml", "frontier.png", "percentiles.png",
+         "step-time.png")  # fmt: skip
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
     """Print a plan: its best rows, the command of the recommended row, and notes on the search."""
-    ask = plan.ask
+    ask, first = plan.ask, plan.choices[0]
     asked = (
         f"{exact(ask.rate_per_s)} requests/s" if ask.rate_per_s else "maximum rate within the SLO"
     )
     asked += f" (with headroom: {ask.sized_rate_per_s:g})" if ask.headroom else ""
     asked += f" on at least {ask.least_replicas} replicas" if ask.least_replicas > 1 else ""
     if ask.min_probability is not None:
+        gap = probability_gap(plan, first)
         asked += f" with P(SLO met) of at least {100 * ask.min_probability:g} %"
-    say(
-        f"{ask.model}, {ask.workload}: {asked}, {ask.prompt_tokens:,.0f} prompt and "
-        f"{ask.output_tokens:,.0f} output tokens; {'; '.join(ask.limits)}"
-    )
+        asked += f" (row 1: {gap})" if gap else ""
+    title = ", ".join(filter(None, [ask.model, ask.named_load]))
+    say(f"{title}: {asked}, {ask.lengths}; {'; '.join(ask.limits)}")
     page().print(_table(plan))
     for line in unfinished(plan):
         say(line)
-    first = plan.choices[0]
     print(
         "Recommended so far:" if plan.untried else "Recommended:",
         *map(as_typed, first.serve_command.split("\n")),
         sep="\n",
     )
+    for line in length_limit(plan, first):
+        say(line)
     print("Reproduce with:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
     for line in _notes(plan, out):
         say(line)
@@ -87,6 +92,7 @@ def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
     """
     has_prices = bool(plan.ask.prices_per_gpu_hour)
     start = "best on each GPU" if len(plan.by_gpu) > 1 else "start"
+    start += "\n(tokens/requests)"  # the largest step; 'pinn plan --help' says so
     columns: dict[Column, Callable[[Choice], str]] = {
         Column("row", folds=False): lambda c: str(1 + plan.choices.index(c)),
         Column("GPUs", folds=False): lambda c: str(c.gpus),
@@ -111,7 +117,9 @@ def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
 
 
 def _start(choice: Choice) -> str:
-    return f"{choice.replicas} x {choice.label}".replace(", ", ",\n", 1)
+    """Return a cell with the row's servers; limits of a step are as short as ``8192/128``."""
+    limits = re.sub(r"(\d+) tokens, (\d+) requests$", r"\1/\2", choice.label)
+    return f"{choice.replicas} x {limits}"
 
 
 def _price(cost: float | None) -> str:
@@ -164,6 +172,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += _fleets(plan)
     lines += filter(None, [first.seen.burst_warning])
     lines += first.assumptions
+    lines += _unmeasured(plan)
     lines += [f"None on {o.gpu}: {o.reason}." for o in plan.by_gpu if o.rank is None]
     lines += [f"{gpu} per hour: {origin}." for gpu, origin in plan.ask.purchases.items()]
     if any(choice.pools for choice in plan.choices):
@@ -175,10 +184,16 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
             f"batches exceed the KV cache."
         )
     if out is not None:
-        names = ("plan.html", "plan.json", "plan.csv", "manifest.yaml")
-        lines.append(f"Written: {', '.join(str(out / n) for n in names if (out / n).exists())}")
+        lines.append(f"Written: {', '.join(str(out / n) for n in FILES if (out / n).exists())}")
         lines += [deployed(plan, 1)] * (out / "manifest.yaml").exists()
     return lines
+
+
+def _unmeasured(plan: Plan) -> list[str]:
+    """Return a sentence about requested GPUs without serving data in the training data."""
+    gpus = ", ".join(plan.ask.unmeasured_gpus)
+    sentence = f"No serving data of {gpus}: no server was measured there; expect larger errors."
+    return [sentence] * bool(gpus)
 
 
 #: Descriptions that begin a sentence, by routing policy.
@@ -304,9 +319,24 @@ def _interval_bar(rate: HighestRate) -> str:
     return f", {100 * rate.level:.0f} % prediction interval {low} to {high}"
 
 
+#: Number of significant digits in plan.json and plan.csv; predictions are less accurate.
+_DIGITS = 6
+
+
+def _rounded(value: object) -> object:
+    """Round the floats of a document to significant digits, such as 47.300000000000004 to 47.3."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return [_rounded(each) for each in value] if is_list else value
+
+
 def plan_json(plan: Plan) -> bytes:
     """Return the content of plan.json as bytes."""
-    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+    document = _rounded(msgspec.to_builtins(plan))
+    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
 def write_files(plan: Plan, folder: Path) -> None:
@@ -324,7 +354,8 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     """Return the rows of plan.csv, best first, as dicts; column names include the unit."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
-        _row(place, choice) | dict(zip(pools, choice.pools or (None, None), strict=False))
+        {name: _rounded(cell) for name, cell in _row(place, choice).items()}
+        | dict(zip(pools, choice.pools or (None, None), strict=False))
         for place, choice in enumerate(plan.choices, 1)
     ]
 

@@ -3,7 +3,8 @@
 import math
 
 from pinn.common.numbers import amount
-from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Plan
+from pinn.planning.candidate import NETWORK
+from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Choice, Plan
 
 #: No reason is stated if the search exceeds its time budget by at most this many seconds.
 _SMALL_EXCESS_S = 1.0
@@ -45,6 +46,24 @@ def _beyond(plan: Plan) -> str:
         f", {over_s:.0f} s beyond --time-budget, because every GPU and engine gets a row "
         f"in any case ({spent})"
     )
+
+
+def probability_gap(plan: Plan, choice: Choice) -> str:
+    """Return a clause why a row does not show the probability that the user requested.
+
+    The clause is empty if the row has this probability, or if none was requested.
+    """
+    least = plan.ask.min_probability
+    if least is None or (choice.chance is not None and choice.chance >= least - 1e-9):
+        return ""
+    if choice.chance is not None:
+        return f"P(SLO met) is {100 * choice.chance:.0f} %, which is less"
+    if choice.coefficients != NETWORK:
+        return "P(SLO met) is not defined for calibrated coefficients"
+    if choice.seen.is_burst:
+        return "P(SLO met) was not computed, because the load is too short"
+    late = "in time" if choice.is_partial else "because the checkpoint has no intervals"
+    return f"P(SLO met) was not computed {late}"
 
 
 def unfinished(plan: Plan) -> list[str]:

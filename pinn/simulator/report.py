@@ -128,11 +128,11 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
         f"({found['recomputed_tokens']:,} tokens recomputed)",
         "prefix cache": f"hits for {100 * found['cache_hit_rate']:.1f} % of "
         f"{found['total_input_tokens']:,} prompt tokens",
-        "KV cache": f"{100 * found['kv_usage_mean']:.1f} % in use on average, "
-        f"{100 * found['kv_usage_max']:.1f} % at most, of {found['kv_blocks']:,} blocks",
+        "KV cache": f"{100 * found['kv_usage_mean']:.1f} % of {found['kv_blocks']:,} blocks in use "
+        f"on average, {100 * found['kv_usage_max']:.1f} % at most",
         "steps": f"{found['steps']:,} ({found['prefill_steps']:,} with prefill), "
         f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens on "
-        f"average; engine busy {100 * found['busy_share']:.1f} % of the time",
+        f"average; a step of any size is running {100 * found['busy_share']:.1f} % of the time",
     }
     if "host_hit_rate" in found:
         rows |= tier_facts(found)

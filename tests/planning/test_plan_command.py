@@ -22,7 +22,7 @@ from pinn.cli.main import app as main_app
 from pinn.common.files import find_checkpoint
 from pinn.common.numbers import number
 from pinn.engines.configurations import make_deployment
-from pinn.planning.report import print_plan
+from pinn.planning.report import FILES, print_plan
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.surrogate.uncertainty.intervals import read_calibration
 
@@ -100,7 +100,9 @@ def test_a_row_says_what_its_fleet_holds(plan, folder):
         one, together = choice.highest_rate, choice.fleet_rate
         assert together.per_s >= plan.ask.rate_per_s
         assert together.per_s > (choice.replicas - 0.3) * one.per_s
-        assert choice.utilization == plan.ask.rate_per_s / together.per_s <= 1
+        used = plan.ask.rate_per_s / together.per_s
+        assert choice.utilization == pytest.approx(used, rel=1e-5)
+        assert used <= 1
         if choice in best:
             rate, low, high = (
                 f"{x:#.3g}".rstrip(".") for x in (together.per_s, *together.interval_per_s)
@@ -156,8 +158,14 @@ def test_the_table_is_printed(plan, folder, capsys):
     assert max(map(len, printed.splitlines())) <= 80
     # Long names of folders would take more lines; each limit that was asked is a column.
     print_plan(replace(plan, ask=replace(plan.ask, workload="load.yaml")), Path("out"))
-    assert len(capsys.readouterr().out.splitlines()) <= 30
+    assert len(capsys.readouterr().out.splitlines()) <= 32
     assert "best on each GPU" in printed
+    assert "\nNo serving data of L40S: " in printed
+    assert (
+        "\nRequests may have up to 1,024 tokens, from the load's longest request (272)" in printed
+    )
+    assert sorted(path.name for path in (folder / "out").iterdir()) == sorted(FILES)
+    assert all(name in printed for name in FILES)
     for each in plan.by_gpu:
         choice = plan.choices[each.rank - 1]
         row, below = re.findall(rf"^ +(\d+ .* x {choice.gpu}.*)\n(.*)", printed, re.MULTILINE)[0]
@@ -195,18 +203,25 @@ def test_a_calibrated_server_is_marked_and_has_no_interval(folder):
     target = make_deployment({"model": MODEL, "gpu": "H100", "tensor_parallel_size": 1})
     prior = prior_coefficients(1)
     file = folder / "server.json"
-    write_coefficient_set(CoefficientSet(deployment_facts(target), prior), file)
+    fitted = {"loads": {"prompt_tokens": [1024, 2048], "output_tokens": [8, 32]}}
+    calibrated = CoefficientSet(deployment_facts(target), prior, calibration=fitted)
+    write_coefficient_set(calibrated, file)
     found = planned(
         folder, "--configs", str(rows), "--coefficients", str(file), "--rate", "20", "--slo", SLO,
         "--out", str(folder / "c"),
     )  # fmt: skip
     assert found.exit_code == 0, found.output
     sources = {}
-    for choice in read_plan(folder / "c" / "plan.json").choices:
+    plans = read_plan(folder / "c" / "plan.json")
+    for choice in plans.choices:
         sources.setdefault(choice.flags["tensor_parallel_size"], set()).add(choice.coefficients)
         assert (choice.chance is None) == (choice.coefficients != "network")
     assert sources == {1: {str(file)}, 2: {"network"}}
     assert str(file) in found.stdout or "server.json" in found.stdout
+    warned = "The load has a mean prompt length of 256 tokens, but the calibration was fitted to"
+    for choice in plans.choices:
+        is_warned = choice.assumptions[-1].startswith(warned)
+        assert is_warned == (choice.coefficients == str(file))
 
 
 def test_engines_are_candidates_where_asked_for(folder):
@@ -279,6 +294,22 @@ def test_replicas_are_the_least_number_and_are_paid_for(folder):
     assert two.fleet_rate.per_s > 1.7 * one.fleet_rate.per_s
     assert "--replicas 2" in two.simulate_command
     assert "--replicas" not in one.simulate_command
+
+
+def test_a_requested_probability_takes_more_replicas(folder):
+    """Three H100 meet the SLO as predicted, and miss it if steps take a little longer."""
+    question = ["--gpu", "H100", "--rate", "120", "--slo", SLO, "--tensor-parallel-size", "1"]
+    rows = {}
+    for least in ("0.05", "0.95"):
+        out = folder / f"probability{least}"
+        found = planned(folder, *question, "--min-probability", least, "--out", str(out))
+        assert found.exit_code == 0, found.output
+        rows[least] = read_plan(out / "plan.json").choices[0]
+        said = " ".join(found.stdout.split())
+        assert f"with P(SLO met) of at least {100 * float(least):g} %, 256 prompt" in said
+        assert "Requested P(SLO met)" not in (out / "manifest.yaml").read_text()
+    assert rows["0.05"].chance < 0.95 <= rows["0.95"].chance
+    assert rows["0.95"].replicas > rows["0.05"].replicas
 
 
 def test_a_plan_with_headroom_meets_the_slo_at_that_rate(folder):

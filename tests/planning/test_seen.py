@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from finished_plans import plan, point
 
+from pinn.planning.manifest import manifest
 from pinn.planning.page import write_page
 from pinn.planning.plan import Fleet, HighestRate
 from pinn.planning.report import choice_rows, print_plan, write_files
@@ -142,7 +143,8 @@ def test_rates_that_were_not_computed_are_empty_in_the_csv():
     draws = ("highest_rate_least_draw_per_s", "highest_rate_most_draw_per_s")
     assert [without[name] for name in (*draws, "fleet_rate_per_s")] == [None] * 3
     assert [with_seeds[name] for name in draws] == [4.2, 4.6]
-    assert with_seeds["fleet_rate_per_s"] == first.fleet_rate.per_s
+    assert first.fleet_rate.per_s == 13.200000000000001
+    assert with_seeds["fleet_rate_per_s"] == 13.2  # six digits
 
 
 def test_limits_at_both_ends_of_the_interval_are_printed(capsys):
@@ -155,3 +157,66 @@ def test_limits_at_both_ends_of_the_interval_are_printed(capsys):
         f"With times at the upper bound of their 90 % interval, at 12 requests/s: p99 E2E {slow}, "
         f"99.0 % of requests within limits (MISSED); at the lower bound: p99 E2E {fast}, 99.0 %"
     ) in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "gap"),
+    [
+        ({"chance": 0.9}, ""),
+        ({"chance": 0.85}, "P(SLO met) is 85 %, which is less"),
+        ({"chance": None, "is_partial": True}, "P(SLO met) was not computed in time"),
+        ({"chance": None, "coefficients": "server.json"}, "P(SLO met) is not defined for calib"),
+    ],
+)
+def test_a_requested_probability_is_claimed_only_where_it_was_found(changes, gap, capsys):
+    made = plan()
+    long = replace(made.choices[0].seen, requests=100_000)
+    first = replace(made.choices[0], fleets=[Fleet("least-requests", long)], **changes)
+    ask = replace(made.ask, min_probability=0.9)
+    asked = replace(made, ask=ask, choices=[first, *made.choices[1:]])
+    print_plan(asked, None)
+    header = " ".join(capsys.readouterr().out.split()).partition("row GPUs")[0]
+    assert "with P(SLO met) of at least 90 %" in header
+    assert (gap in header) if gap else "(row 1" not in header
+    said = f"# Requested P(SLO met): at least 90 %, but {gap}"
+    assert (said in manifest(asked)) == bool(gap)
+
+
+def test_a_length_limit_that_was_derived_is_told_with_the_launch_command(capsys):
+    made = plan()
+    flags = {**made.choices[0].flags, "max_model_len": 2048}
+    choices = [replace(made.choices[0], flags=flags), *made.choices[1:]]
+    said = "Requests may have up to 2,048 tokens, from the load's longest request (1,280); the"
+    for derived in (True, False):
+        shown = replace(made, choices=choices, ask=replace(made.ask, derives_length=derived))
+        print_plan(shown, None)
+        below = capsys.readouterr().out.partition("Recommended:")[2]
+        assert (said in " ".join(below.split())) == derived
+        assert (said in manifest(shown)) == derived
+
+
+def test_gpus_without_serving_data_are_named(capsys):
+    made = plan()
+    print_plan(replace(made, ask=replace(made.ask, unmeasured_gpus=["L40S", "T4"])), None)
+    assert (
+        "\nNo serving data of L40S, T4: no server was measured there; " in capsys.readouterr().out
+    )
+
+
+def test_a_load_of_flags_is_described_once(capsys, tmp_path):
+    made = plan()
+    flags = replace(made, ask=replace(made.ask, workload="922 tokens in, 230 out"))
+    print_plan(flags, None)
+    printed = capsys.readouterr().out
+    assert printed.startswith("an-organisation/a-model: 12 requests/s, 922 prompt and 230 output")
+    assert "922 tokens in" not in write_page(flags, tmp_path).read_text()
+
+
+def test_servers_take_two_lines_of_a_narrow_table(capsys):
+    made = plan()
+    label = "H100-SXM TP 4 PP 2 bf16, 8192 tokens, 1024 requests"
+    print_plan(replace(made, choices=[replace(each, label=label) for each in made.choices]), None)
+    lines = capsys.readouterr().out.split("Recommended:")[0].splitlines()
+    first = next(i for i, line in enumerate(lines) if "3 x H100-SXM TP 4" in line)
+    assert "8192/1024" in f"{lines[first]}{lines[first + 1]}"
+    assert "2 x H100-SXM" in lines[first + 2]
