@@ -1,7 +1,7 @@
 """Report of a plan for the terminal, and the files that a plan writes."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -329,8 +329,7 @@ def _rounded(value: object) -> object:
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, Mapping):
         return {name: _rounded(each) for name, each in value.items()}
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return [_rounded(each) for each in value] if is_list else value
+    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def plan_json(plan: Plan) -> bytes:

@@ -192,7 +192,7 @@ class Slo:
 
     @property
     def bounds_gaps(self) -> bool:
-        """Whether any limit is on the time between tokens: TPOT or ITL."""
+        """Whether any limit is on TPOT or ITL."""
         return any(metric in ("tpot", "itl") for metric, _, _ in self.each)
 
     @property
