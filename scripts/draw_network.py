@@ -23,6 +23,7 @@ WIDTH, HEIGHT = 3.0, 1.0
 def boxes() -> dict[str, tuple[float, float, str, str]]:
     """Return the centre (x, y), text and colour of every box, by name."""
     size, beta, rates = NetworkSettings(), len(STEP_FEATURES), len(RATES)
+    alpha = len(REQUEST_FEATURES)
     hidden = f"linear, {size.hidden} units\nSiLU"
     return {
         "deployment": (0, 1.5, "config.json,\ndatasheet, engine\nconfiguration", DATA),
@@ -37,7 +38,8 @@ def boxes() -> dict[str, tuple[float, float, str, str]]:
         "batch": (14.8, -1.2, "batch: requests,\ntokens, contexts", DATA),
         "features": (18.5, -1.2, f"{beta} roofline features", FIXED),
         "step": (22.2, 0.55, "step time =\nbeta . features", DATA),
-        "alpha": (3.7, -0.9, f"{len(REQUEST_FEATURES)} alphas =\nprior x exp(base)", LEARNED),
+        "alpha_head": (7.4, 3.9, f"linear, {alpha} units", LEARNED),
+        "alpha": (11.1, 3.9, f"{alpha} alphas = prior x\nexp(sum + base)", LEARNED),
     }
 
 
@@ -45,7 +47,7 @@ ARROWS = (
     ("deployment", "free"), ("deployment", "rates"), ("free", "hidden1"), ("hidden1", "hidden2"),
     ("hidden2", "beta_head"), ("hidden2", "elasticity"), ("elasticity", "dot"), ("rates", "dot"),
     ("beta_head", "beta"), ("dot", "beta"), ("batch", "features"), ("beta", "step"),
-    ("features", "step"),
+    ("features", "step"), ("free", "alpha_head"), ("alpha_head", "alpha"),
 )  # fmt: skip
 
 
@@ -68,14 +70,14 @@ def draw_arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float])
 
 def main() -> None:
     mpl.rcParams["svg.hashsalt"] = "pinn"
-    figure, axes = plt.subplots(figsize=(14.5, 4.4))
+    figure, axes = plt.subplots(figsize=(14.5, 5.1))
     placed = boxes()
     for x, y, text, color in placed.values():
         draw_box(axes, x, y, text, color)
     for start, end in ARROWS:
         draw_arrow(axes, placed[start][:2], placed[end][:2])
-    axes.text(7.4, -0.9, "blue: trained; grey: fixed by physics", size=8, color="0.3", va="center")
-    axes.set(xlim=(-1.8, 24.0), ylim=(-2.0, 3.8))
+    axes.text(3.7, -1.2, "blue: trained; grey: fixed by physics", size=8, color="0.3", va="center")
+    axes.set(xlim=(-1.8, 24.0), ylim=(-2.0, 4.7))
     axes.axis("off")
     figure.savefig(OUT, bbox_inches="tight", metadata={"Date": None})
 
