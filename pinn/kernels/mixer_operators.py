@@ -461,20 +461,29 @@ def operator_terms(operator: MixerOperator, rows: pd.DataFrame, gpus: Gpus) -> T
     """
     names = [_NAMES.get(name, name) for name in operator.columns]
     names += [name for name in TIMED_SIZES if name in rows]
-    sizes = {name: np.full(len(rows), float(size)) for name, size in TIMED_SIZES.items()}
-    sizes |= {name: rows[name].to_numpy(dtype=np.float64) for name in names}
-    rates: dict[str, Callable[[GpuSpec], float]] = {
-        "bandwidth": lambda g: g.memory_bandwidth_bytes_per_s,
-        "peak": lambda g: g.peak_flop_per_s["bf16"],
-        "fp8": lambda g: g.peak_flop_per_s.get("fp8", g.peak_flop_per_s["bf16"]),
-        "sms": lambda g: g.sm_count,
-        "l2": lambda g: g.l2_bytes,
-    }
+    sizes = {name: rows[name].to_numpy(dtype=np.float64) for name in names}
     gpu = {
         key: rows["gpu"].map({name: rate(g) for name, g in gpus.items()}).to_numpy(np.float64)
-        for key, rate in rates.items()
+        for key, rate in _RATES.items()
     }
-    return np.stack([np.full(len(rows), LAUNCH_SECONDS), *operator.terms(sizes, gpu)], axis=1)
+    return _terms(operator, sizes, gpu, len(rows))
+
+
+#: Rates and sizes of a GPU on which the terms depend, by the name in the terms.
+_RATES: dict[str, Callable[[GpuSpec], float]] = {
+    "bandwidth": lambda g: g.memory_bandwidth_bytes_per_s,
+    "peak": lambda g: g.peak_flop_per_s["bf16"],
+    "fp8": lambda g: g.peak_flop_per_s.get("fp8", g.peak_flop_per_s["bf16"]),
+    "sms": lambda g: g.sm_count,
+    "l2": lambda g: g.l2_bytes,
+}
+
+
+def _terms(operator: MixerOperator, sizes: Columns, gpu: Columns, count: int) -> Terms:
+    """Return the terms of ``count`` kernels; ``sizes`` replace ``TIMED_SIZES``."""
+    timed = {name: np.full(count, float(size)) for name, size in TIMED_SIZES.items()}
+    launch = np.full(count, LAUNCH_SECONDS)
+    return np.stack([launch, *operator.terms(timed | dict(sizes), gpu)], axis=1)
 
 
 # Fitted times of recurrent layers and sparse attention, by kernel type and GPU.
@@ -540,9 +549,12 @@ class MixerFits:
         weights = self.weights.get((operator, gpu.name), self.weights.get((operator, "*")))
         if weights is None:
             return None
-        rows = pd.DataFrame(sizes).assign(gpu=gpu.name)
-        terms = operator_terms(timed_operators()[operator], rows, {gpu.name: gpu})
-        return np.where(sizes["batch_size"] > 0, terms @ weights[: terms.shape[1]], 0.0)
+        # Plain arrays, because a table for each call would take longer than the terms themselves.
+        columns = {name: np.asarray(column, np.float64) for name, column in sizes.items()}
+        count = len(columns["batch_size"])
+        rates = {key: np.full(count, float(rate(gpu))) for key, rate in _RATES.items()}
+        terms = _terms(timed_operators()[operator], columns, rates, count)
+        return np.where(columns["batch_size"] > 0, terms @ weights[: terms.shape[1]], 0.0)
 
 
 def mixer_shapes(tables: Mapping[str, pd.DataFrame]) -> dict[str, MeasuredShapes]:
