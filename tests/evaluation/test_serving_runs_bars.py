@@ -21,7 +21,7 @@ SCOUT = "scout"
 def released():
     """Return the checkpoint of the repository, which was trained on serving runs."""
     surrogate = Surrogate.load(find_checkpoint())
-    assert "departures" in surrogate.checkpoint.metadata["scalars"]
+    assert "model_effects" in surrogate.checkpoint.metadata["scalars"]
     return surrogate
 
 
