@@ -1,7 +1,8 @@
 """Typed configuration of an experiment: the schema of ``conf/``, and checks on its values.
 
-The sections ``network``, ``fit``, ``run_fit``, ``kernels.settings``, ``kernels.distillation`` and
-``trainer`` have the defaults of their classes. All other values are set in ``conf/``.
+The sections ``network``, ``fit``, ``run_fit``, ``alpha_head``, ``kernels.settings``,
+``kernels.distillation`` and ``trainer`` have the defaults of their classes. All other values are
+set in ``conf/``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from pinn.common.files import conf_file
 from pinn.common.workers import Workers
 from pinn.errors import PinnError
 from pinn.surrogate.architecture import NetworkSettings
+from pinn.training.alpha_head import AlphaHeadSettings
 from pinn.training.distillation import DistillationSettings
 from pinn.training.kernel_data import KernelSettings
 from pinn.training.run_scalars import RunFitSettings
@@ -137,6 +139,7 @@ class ExperimentConfig:
         runs: Source of serving runs to train on.
         run_fit: Settings for fitting calibration factors and request coefficients (alpha) to
             measured deployments and runs.
+        alpha_head: Settings for fitting the differences of alpha between deployments.
         workers: Number and type of processes that fit folds in parallel.
         fast: Whether to skip all fits and score only predictions on disk (evaluation suite only).
         shipped: Splits whose predictions ``fast`` reads from the published checkpoint (suite only).
@@ -160,6 +163,7 @@ class ExperimentConfig:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     fit: ServingFitSettings = field(default_factory=ServingFitSettings)
     run_fit: RunFitSettings = field(default_factory=RunFitSettings)
+    alpha_head: AlphaHeadSettings = field(default_factory=AlphaHeadSettings)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
     fast: bool = False
     shipped: list[str] = field(default_factory=list)

@@ -18,7 +18,7 @@ from pinn.measurements.runs.measured_runs import MeasuredRun, read_measured_runs
 from pinn.training.serving_rows import ServingRows, serving_rows
 
 #: Sections of an experiment's configuration that determine its training.
-LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "seed")
+LEARNED_FROM = ("network", "kernels", "fit", "run_fit", "alpha_head", "seed")
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,13 @@ def kernel_fits(config: ExperimentConfig, runs: tuple[MeasuredRun, ...]) -> Kern
     """Return an experiment's training runs on kernels, which are cached in ``folds``."""
     kernels, trainer = config.kernels, partial(make_trainer, config.trainer)
     learner = KernelLearner(
-        kernels.settings, config.network, kernels.distillation, config.run_fit, trainer, config.seed
+        kernels.settings,
+        config.network,
+        kernels.distillation,
+        config.run_fit,
+        config.alpha_head,
+        trainer,
+        config.seed,
     )
     root = Path(config.folds) if config.folds else Path(config.output_dir) / "folds"
     return KernelFits(learner, runs, root)

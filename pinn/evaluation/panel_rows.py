@@ -29,13 +29,11 @@ from pinn.training.data.engine_deployments import (
     read_other_attention,
 )
 from pinn.training.data.silicon import read_silicon
+from pinn.training.serving_rows import SATURATED
 
 #: Only every ``EVERY``-th load of a measured deployment, sorted by concurrency, is simulated to
 #: save time.
 EVERY = 3
-#: A row counts as saturated if its TTFT is at least this multiple of the TTFT at the lowest load.
-#: Most of its TTFT is queue time, which magnifies errors of the step time.
-SATURATED = 3.0
 #: GPU on which whole engine steps were measured, and maximum size, in tokens, of a batch with a
 #: captured CUDA graph. The table of measured steps states neither.
 STEPS_GPU, STEPS_GRAPH_TOKENS = "B300-SXM", 512

@@ -45,7 +45,7 @@ class NetworkSettings:
         beta_bound: Maximum absolute log correction of the part of a step coefficient (beta) above
             its lower bound.
         corrected: Whether corrections depend on the configuration; if False, all deployments have
-            the same step coefficients (beta).
+            the same coefficients.
 
     Raises:
         PinnError: If a size is not a whole number, or a value is out of range.
@@ -87,6 +87,7 @@ def array_shapes(settings: NetworkSettings) -> dict[str, tuple[int, ...]]:
     }
     shapes |= dict.fromkeys(("beta_floor", "beta_excess", "beta_base"), (beta,))
     shapes |= dict.fromkeys(("alpha_prior", "alpha_base"), (alpha,))
+    shapes |= {"alpha_head": (alpha, d)}
     shapes |= dict.fromkeys(("elasticity_lower", "elasticity_upper"), (beta, r))
     widths = [d, *[settings.hidden] * settings.depth]
     layers = {
@@ -142,19 +143,28 @@ def forward(
         rates: Logarithms of the GPUs' rates (``RATES``) relative to an H100's, ``[n, rates]``.
     """
     beta_log = xp.rows(weights["beta_base"], free.shape[0])
+    alpha_log = xp.rows(weights["alpha_base"], free.shape[0])
     if settings.corrected:
         beta_log = beta_log + corrections(xp, settings, weights, free, rates)
+        alpha_log = alpha_log + standardized(xp, weights, free) @ weights["alpha_head"].T
     beta = weights["beta_floor"] + weights["beta_excess"] * xp.exp(beta_log)
-    alpha = weights["alpha_prior"] * xp.exp(weights["alpha_base"])
-    return beta, xp.rows(alpha, free.shape[0])
+    return beta, weights["alpha_prior"] * xp.exp(alpha_log)
+
+
+def standardized(xp: Operations[A], weights: Mapping[str, A], free: A) -> A:
+    """Return features of deployments, standardized and clamped to the range of the training data.
+
+    The arguments are those of :func:`forward`; the shape is ``[n, descriptors]``.
+    """
+    standard = (free - weights["mean"]) / weights["scale"]
+    return xp.as_type(xp.clip(standard, weights["low"], weights["high"]), weights["beta_base"])
 
 
 def corrections(
     xp: Operations[A], settings: NetworkSettings, weights: Mapping[str, A], free: A, rates: A
 ) -> A:
     """Return log corrections of step coefficients, ``[n, step features]``; see ``forward``."""
-    standard = (free - weights["mean"]) / weights["scale"]
-    hidden = xp.as_type(xp.clip(standard, weights["low"], weights["high"]), weights["beta_base"])
+    hidden = standardized(xp, weights, free)
     for name in trunk_layers(settings):
         hidden = xp.silu(_linear(xp, weights, name, hidden))
     clamped = xp.clip(rates, weights["rate_low"], weights["rate_high"])
@@ -221,6 +231,12 @@ class NetworkWeights:
             rates: Logarithms of the GPUs' rates (``RATES``) relative to an H100's.
         """
         return forward(_NUMPY, self.settings, self.arrays, free, rates)
+
+    def standardized(
+        self, free: Float[np.ndarray, "n descriptors"]
+    ) -> Float[np.ndarray, "n descriptors"]:
+        """Return features of deployments as the layers read them: standardized and clamped."""
+        return standardized(_NUMPY, self.arrays, free)
 
 
 def _check_shapes(

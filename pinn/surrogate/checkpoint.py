@@ -22,6 +22,8 @@ from pinn.surrogate.step_features import STEP_FEATURES
 # The file is a safetensors file whose header describes the network. Reading it runs no code.
 
 FORMAT_VERSION = 2
+#: Array that checkpoints written before 2026-12 lack. In them, all deployments have one alpha.
+_LATER = "alpha_head"
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     _check_header(header, path)
     try:
         anchors = _anchors(tensors, header)
+        tensors.setdefault(_LATER, np.zeros((len(REQUEST_FEATURES), len(DESCRIPTORS))))
         network = NetworkWeights(NetworkSettings(**header["settings"]), tensors)
     except (ValueError, TypeError, KeyError) as error:
         fault = f"{path} does not contain the weights of this version's network ({error})"

@@ -54,8 +54,9 @@ class CoefficientNetwork(nn.Module):
     Names of models and GPUs are not inputs.
 
     **Layers.** A trunk of ``depth`` linear layers of ``hidden`` units, each followed by a SiLU. Two
-    linear heads follow: one with a unit per beta, and one with a unit per pair of beta and rate.
-    The released network has 2 x 128 hidden units and 39,985 parameters.
+    linear heads follow: one with a unit per beta, and one with a unit per pair of beta and rate. A
+    third linear head, with a unit per alpha, reads the features directly. The released network has
+    2 x 128 hidden units and 40,300 parameters.
 
     **Outputs.** 34 step coefficients (betas), one per step feature, and 7 request coefficients
     (alphas), one per request feature. For a beta with lower bound b and prior p, and a deployment
@@ -64,8 +65,8 @@ class CoefficientNetwork(nn.Module):
         beta = b + (p - b) exp(base + bound tanh(head(x)) + elasticity(x) . rates)
 
     where ``head`` and ``elasticity`` are the two heads, ``base`` is a trained constant, ``bound``
-    is ``beta_bound``, and ``rates`` are the log rates. Alpha is prior x exp(base), the same for
-    every deployment.
+    is ``beta_bound``, and ``rates`` are the log rates. Alpha is prior x exp(base + alpha_head(x)).
+    The few measured servers determine this head poorly, so its weights are kept close to 0.
 
     **Bounds.** A beta never falls below its lower bound, which is 1 for the roofline features, so
     that no step beats the roofline. tanh keeps a beta's correction within a factor
@@ -111,6 +112,7 @@ class CoefficientNetwork(nn.Module):
             self.register_buffer(name, values)
         self.beta_base = nn.Parameter(torch.zeros(n_beta))
         self.alpha_base = nn.Parameter(torch.zeros(n_alpha))
+        self.alpha_head = nn.Parameter(torch.zeros(n_alpha, len(DESCRIPTORS)))
         widths = [len(DESCRIPTORS)] + [settings.hidden] * settings.depth
         layers = [(nn.Linear(a, b), nn.SiLU()) for a, b in itertools.pairwise(widths)]
         self.trunk = nn.Sequential(*itertools.chain.from_iterable(layers))
@@ -151,9 +153,14 @@ class CoefficientNetwork(nn.Module):
         return dict(itertools.chain(self.named_parameters(), self.named_buffers()))
 
     def set_alpha(self, alpha: Float[Tensor, " alpha"]) -> None:
-        """Set the request coefficients (alpha), shared by all deployments."""
+        """Set the part of the request coefficients (alpha) that all deployments share."""
         with torch.no_grad():
             self.alpha_base.copy_(torch.log(alpha / self.get_buffer("alpha_prior")))
+
+    def set_alpha_head(self, head: Float[Tensor, "alpha descriptors"]) -> None:
+        """Set the weights of the head by which alpha differs between deployments."""
+        with torch.no_grad():
+            self.alpha_head.copy_(head)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -107,6 +107,7 @@ class Distillation(lightning.LightningModule):
         # waits for the gradient of every parameter that requires one.
         network.requires_grad_(True)
         network.alpha_base.requires_grad_(False)
+        network.alpha_head.requires_grad_(False)
 
     def training_step(self, batch: DistillationRows) -> Float[Tensor, ""]:
         """Return the Huber loss of log step times, plus a Huber loss for each group of parts.

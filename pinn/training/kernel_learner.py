@@ -18,6 +18,7 @@ from pinn.surrogate.featurizer import fit_scale
 from pinn.surrogate.network import CoefficientNetwork
 from pinn.surrogate.step_features import STEP_FEATURES
 from pinn.training import kernel_data
+from pinn.training.alpha_head import AlphaHeadSettings, fit_alpha_head
 from pinn.training.distillation import (
     Distillation,
     DistillationData,
@@ -74,8 +75,8 @@ class Learned:
         teacher: Kernel surrogates with the calibration factors that all models share.
         fit: Calibration factors, per-model effects and request coefficients (alpha), fitted to
             measured servers.
-        network: Network distilled from the teacher, without per-model effects, and with alpha from
-            ``fit``.
+        network: Network distilled from the teacher, without per-model effects, with the shared
+            alpha from ``fit``, and with an alpha head fitted to the same measurements.
     """
 
     teacher: Teacher
@@ -93,6 +94,7 @@ class KernelLearner:
         distillation: Settings for training the network on step times summed from kernels.
         run_fit: Settings for fitting calibration factors and request coefficients (alpha) to
             measured servers.
+        alpha_head: Settings for fitting the differences of alpha between deployments.
         trainer: Function that takes ``max_epochs`` and ``folder`` and returns the Lightning
             trainer.
         seed: Random seed for the initial weights and the order of deployments.
@@ -102,6 +104,7 @@ class KernelLearner:
     network: NetworkSettings
     distillation: DistillationSettings
     run_fit: RunFitSettings
+    alpha_head: AlphaHeadSettings
     trainer: TrainerFactory
     seed: int = 0
 
@@ -127,6 +130,8 @@ class KernelLearner:
             folder,
         )
         network.set_alpha(torch.tensor(fit.alpha))
+        head = fit_alpha_head(network.weights(), rows, runs, self.alpha_head)
+        network.set_alpha_head(torch.tensor(head))
         return Learned(Teacher(surrogates, fit.scalars), fit, network)
 
     def distil(

@@ -144,7 +144,7 @@ class ServingFit(lightning.LightningModule):
         penalty = bases / s.base_spread**2 / 2
         if network.settings.corrected:
             corrections = network.corrections(batch["free"], batch["rates"])
-            size = (corrections**2).mean(0).sum()
+            size = (corrections**2).mean(0).sum() + (network.alpha_head**2).sum()
             penalty = penalty + size / s.correction_spread**2 / 2
         return penalty
 

@@ -35,6 +35,10 @@ from pinn.surrogate.step_features import STEP_FEATURES, overlapped
 PRIOR_BETA = np.array([f.prior for f in STEP_FEATURES.values()])
 PRIOR_ALPHA = np.array([f.prior for f in REQUEST_FEATURES.values()])
 
+#: A row counts as saturated if its TTFT is at least this multiple of the TTFT at the lowest load.
+#: Most of its TTFT is queue time, which magnifies errors of the step time.
+SATURATED = 3.0
+
 
 @dataclass(frozen=True)
 class ServingRows:

@@ -105,6 +105,15 @@ def test_a_missing_array_is_refused(saved):
     assert_refused(saved, "weights of this version's network (beta_base is missing)")
 
 
+def test_a_checkpoint_from_before_the_alpha_head_gives_all_deployments_one_alpha(saved):
+    with safe_open(saved, framework="np") as file:
+        metadata, names = file.metadata(), set(file.keys()) - {"alpha_head"}
+        save_file(
+            {name: torch.from_numpy(file.get_tensor(name)) for name in names}, saved, metadata
+        )
+    assert not load_checkpoint(saved).network.arrays["alpha_head"].any()
+
+
 def test_no_pickled_code_is_loaded(tmp_path):
     torch.save({"harm": print}, tmp_path / "network.safetensors")
     assert_refused(tmp_path / "network.safetensors", "not a readable checkpoint")

@@ -7,6 +7,7 @@ from serving_cases import observations, with_times
 
 from pinn.surrogate.architecture import NetworkSettings
 from pinn.training import composed
+from pinn.training.alpha_head import AlphaHeadSettings
 from pinn.training.distillation import DistillationSettings
 from pinn.training.kernel_data import KernelSettings
 from pinn.training.kernel_learner import KernelLearner
@@ -55,6 +56,7 @@ def kernel_learner(released, tmp_path, monkeypatch) -> KernelLearner:
         NetworkSettings(hidden=16, depth=1),
         DistillationSettings(epochs=5, batch=2),
         RunFitSettings(rounds=2),
+        AlphaHeadSettings(),
         partial(make_trainer, TrainerSettings(progress=False)),
         seed=3,
     )

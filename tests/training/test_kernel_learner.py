@@ -53,10 +53,14 @@ def test_another_seed_gives_another_network(kernel_learner, rows, tmp_path, whol
     )
 
 
-def test_the_network_says_the_alpha_that_was_fitted(rows, whole):
-    found = predict_coefficients(whole.network, rows.deployments)
+def test_the_network_has_the_shared_alpha_that_was_fitted_and_a_head_beside_it(rows, whole):
+    arrays = whole.network.weights().arrays
+    shared = arrays["alpha_prior"] * np.exp(arrays["alpha_base"])
     assert not np.allclose(whole.fit.alpha, RunFit().alpha)
-    np.testing.assert_allclose(found.alpha, np.tile(whole.fit.alpha, (4, 1)), rtol=1e-6)
+    np.testing.assert_allclose(shared, whole.fit.alpha, rtol=1e-6)
+    found = predict_coefficients(whole.network, rows.deployments)
+    log_ratios = np.log(found.alpha / whole.fit.alpha)
+    assert 0 < np.abs(log_ratios).max() < 1
 
 
 def test_what_is_one_models_own_does_not_bend_the_network(kernel_learner, rows, tmp_path):
