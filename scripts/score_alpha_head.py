@@ -12,13 +12,6 @@ trained. The script runs for about four minutes on two cores.
 from dataclasses import dataclass
 
 import numpy as np
-from pinn.training.alpha_head import (
-    AlphaHeadSettings,
-    Latencies,
-    deployment_latencies,
-    most_probable_head,
-    run_latencies,
-)
 
 from pinn.common.screen import Grid
 from pinn.evaluation.config import compose_config, typed
@@ -27,6 +20,13 @@ from pinn.evaluation.measured import Measured, read_measured
 from pinn.kernels.exclusion import Exclusion, is_near_copy
 from pinn.specs.model import ModelSpec
 from pinn.surrogate.architecture import NetworkWeights
+from pinn.training.alpha_head import (
+    AlphaHeadSettings,
+    Latencies,
+    deployment_latencies,
+    most_probable_head,
+    run_latencies,
+)
 from pinn.training.folds import fold_of, without_model
 
 SPREADS = (0.0, 0.05, 0.1, 0.2, 0.4)

@@ -25,8 +25,10 @@ from pinn.surrogate.request_features import REQUEST_FEATURES
 from pinn.training.run_rows import run_rows
 from pinn.training.serving_rows import SATURATED, ServingRows, resimulated
 
-#: Numbers of Gauss-Newton steps, a numerical limit.
+#: Maximum number of Gauss-Newton steps, a numerical limit.
 _STEPS = 20
+#: Name of the request feature that is the number of prompt tokens.
+_PROMPT = "arrival_to_queue.prompt_token"
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,9 @@ def fit_alpha_head(
         runs: Serving runs to fit to, by all their latency metrics; may be empty.
         settings: Prior and noise.
     """
-    found = [_of_rows(weights, rows)]
+    found = [deployment_latencies(weights, rows)]
     if runs:
-        found.append(_of_runs(weights, runs))
+        found.append(run_latencies(weights, runs))
     return most_probable_head(found, settings)
 
 
@@ -116,8 +118,13 @@ def most_probable_head(
     return head
 
 
-def _of_rows(weights: NetworkWeights, rows: ServingRows) -> Latencies:
-    """Return the TTFT of measured deployments below saturation, simulated with a network."""
+def deployment_latencies(weights: NetworkWeights, rows: ServingRows) -> Latencies:
+    """Return the TTFT of measured deployments below saturation, simulated with a network.
+
+    Args:
+        weights: Network whose alpha head is zero.
+        rows: Measured deployments.
+    """
     kept = rows.take(_unsaturated(rows))
     beta, alpha = weights.coefficients(*featurize(kept.deployments))
     found = resimulated(kept, beta)
@@ -129,8 +136,13 @@ def _of_rows(weights: NetworkWeights, rows: ServingRows) -> Latencies:
     return Latencies(request, other, found.ttft_s, features, _equal_models(names))
 
 
-def _of_runs(weights: NetworkWeights, runs: Sequence[MeasuredRun]) -> Latencies:
-    """Return all latency metrics of serving runs, simulated with a network."""
+def run_latencies(weights: NetworkWeights, runs: Sequence[MeasuredRun]) -> Latencies:
+    """Return all latency metrics of serving runs, simulated with a network.
+
+    Args:
+        weights: Network whose alpha head is zero.
+        runs: Serving runs, at least one.
+    """
     deployments = [run.deployment for run in runs]
     beta, alpha = weights.coefficients(*featurize(deployments))
     latencies = [LinearLatency(d, b, a) for d, b, a in zip(deployments, beta, alpha, strict=True)]
@@ -153,9 +165,6 @@ def _unsaturated(rows: ServingRows) -> Bool[np.ndarray, " n"]:
     least = np.full(series.max() + 1, np.inf)
     np.minimum.at(least, series, rows.ttft_s)
     return rows.ttft_s < SATURATED * least[series]
-
-
-_PROMPT = "arrival_to_queue.prompt_token"
 
 
 def _equal_models(
