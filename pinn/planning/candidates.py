@@ -143,8 +143,12 @@ def _ranks(row: Values, name: str) -> int:
 def _makes_sense(row: Values, per_machine: int, most: int | None) -> bool:
     """Return whether a configuration's ranks fit in one machine and the maximum number of GPUs.
 
-    Expert parallelism also needs more than one rank.
+    Expert parallelism also needs more than one rank, and each request of a step at least one token
+    of the token budget.
     """
+    tokens, requests = (row.get(name) for name in ("max_num_batched_tokens", "max_num_seqs"))
+    if isinstance(tokens, int) and isinstance(requests, int) and tokens < requests:
+        return False
     tensor, data = _ranks(row, "tensor_parallel_size"), _ranks(row, "data_parallel_size")
     side_by_side = tensor * data if row.get("engine", VLLM) == VLLM else tensor
     gpus = side_by_side * _ranks(row, "pipeline_parallel_size")

@@ -43,7 +43,7 @@ class NetworkSettings:
         hidden: Number of units per hidden layer.
         depth: Number of hidden layers.
         beta_bound: Maximum absolute log correction of the part of a step coefficient (beta) above
-            its lower bound.
+            its lower bound, and of a request coefficient (alpha).
         corrected: Whether corrections depend on the configuration; if False, all deployments have
             the same coefficients.
 
@@ -146,7 +146,8 @@ def forward(
     alpha_log = xp.rows(weights["alpha_base"], free.shape[0])
     if settings.corrected:
         beta_log = beta_log + corrections(xp, settings, weights, free, rates)
-        alpha_log = alpha_log + standardized(xp, weights, free) @ weights["alpha_head"].T
+        change = standardized(xp, weights, free) @ weights["alpha_head"].T
+        alpha_log = alpha_log + xp.clip(change, -settings.beta_bound, settings.beta_bound)
     beta = weights["beta_floor"] + weights["beta_excess"] * xp.exp(beta_log)
     return beta, weights["alpha_prior"] * xp.exp(alpha_log)
 

@@ -186,7 +186,7 @@ def test_clients_see_what_they_see_in_our_simulator(results, way, configured):
     by_load = np.median(found.reshape(len(configured), len(SHARES), 3), 0)
     print(way, "medians", np.round(100 * np.median(found, 0), 2), np.round(100 * by_load, 2))
     print(way, "worst", np.round(100 * found.max(0), 1))
-    assert (by_load < (0.04, 0.10, 0.04)).all()
+    assert (by_load < (0.04, 0.11, 0.04)).all()
     # Both simulators agree on which loads saturate.
     assert found[:, 0].max() < 0.15
 

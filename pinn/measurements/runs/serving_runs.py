@@ -12,7 +12,6 @@ from pinn.common.files import ReadReport, file_sha256
 from pinn.common.tables import read_frame
 from pinn.errors import PinnError
 from pinn.simulator.workloads.load import load_workload
-from pinn.specs.model_names import full_names
 from pinn.units import MILLISECOND
 
 # Reader of measured serving runs: latencies of one vLLM server under an open-loop load, for each
@@ -261,14 +260,12 @@ def _canonical(
 
 
 def model_config(name: str, folder: Path | None) -> str:
-    """Return the name of a catalog model, or the path of another model's config in a folder.
+    """Return the path of a model's ``config.json`` in a folder, or else the model's name.
 
-    The name is also returned if the folder has no ``config.json`` of the model.
-
-    >>> model_config("01-ai/Yi-34B", Path("configs"))
+    >>> model_config("01-ai/Yi-34B", None)
     '01-ai/Yi-34B'
     """
-    if folder is None or len(full_names().get(name.lower(), ())) == 1:
+    if folder is None:
         return name
     path = folder / name.rsplit("/", maxsplit=1)[-1].lower() / "config.json"
     return str(path) if path.is_file() else name
