@@ -65,8 +65,9 @@ class CoefficientNetwork(nn.Module):
         beta = b + (p - b) exp(base + bound tanh(head(x)) + elasticity(x) . rates)
 
     where ``head`` and ``elasticity`` are the two heads, ``base`` is a trained constant, ``bound``
-    is ``beta_bound``, and ``rates`` are the log rates. Alpha is prior x exp(base + alpha_head(x)).
-    The few measured servers determine this head poorly, so its weights are kept close to 0.
+    is ``beta_bound``, and ``rates`` are the log rates. Alpha is prior x exp(base + alpha_head(x)),
+    where the head's output is clipped to ``bound``. The few measured servers determine this head
+    poorly, so its weights are kept close to 0.
 
     **Bounds.** A beta never falls below its lower bound, which is 1 for the roofline features, so
     that no step beats the roofline. tanh keeps a beta's correction within a factor

@@ -98,7 +98,7 @@ def most_probable_head(
 ) -> Float[np.ndarray, "alpha descriptors"]:
     """Return the head with the highest posterior density, by Gauss-Newton steps."""
     shape = len(REQUEST_FEATURES), latencies[0].features.shape[1]
-    head = np.zeros(shape)
+    head: Float[np.ndarray, "alpha descriptors"] = np.zeros(shape)
     if settings.spread == 0:
         return head
     for _ in range(_STEPS):

@@ -186,8 +186,9 @@ def _check_supported(deployment: Deployment) -> None:
 RANGE_RATIO = 0.3
 #: Number of requests per client in a load, in addition to ``Lengths.further_requests``.
 REQUESTS_PER_CLIENT = 4
-#: Numbers of clients to simulate first, up to the maximum that fits the server.
-_FIRST_NODES = (1, 2, 4, 8, 16, 64, 192)
+#: Numbers of clients to simulate first, up to the maximum that fits the server. They include both
+#: ends of the ranges of decodes that are padded to the same CUDA graph (5 to 8, 9 to 16, ...).
+_FIRST_NODES = (1, 2, 4, 5, 8, 9, 16, 17, 24, 25, 32, 64, 192)
 #: Maximum log difference between a node (a simulated number of clients) and the interpolation from
 #: all other nodes, for TTFT, ITL and throughput. Halving the distance between nodes at least halves
 #: the interpolation error, so errors between nodes are below half of these values.
