@@ -6,7 +6,7 @@ Each network in ``checkpoints/left_out`` held a measured model out. For each spr
 network is fitted again to the other models' deployments and serving runs (``PINN_SERVING_RUNS``),
 and predicts TTFT below saturation of the held-out model's deployments. A spread of 0 gives all
 deployments the same alpha. Prints the median / mean absolute percentage error in %. No network is
-trained. The script runs for about four minutes on two cores.
+trained.
 """
 
 from dataclasses import dataclass

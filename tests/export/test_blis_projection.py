@@ -157,7 +157,7 @@ def test_a_dense_model_has_one_guard_and_experts_have_one_for_each_load(released
 
 
 def test_steps_with_as_many_prompts_as_a_load_brings_are_limited_too(vectors):
-    # Beyond the limits of 15 and 25 % by 3 points where graphs pad decodes: time rises in stairs.
+    # One load of the mixture exceeds its 25 %: the formula cannot meet the limits of both types.
     for found, limit in zip(vectors, (0.15, 0.28), strict=True):
         steady = [v for v in found if is_standard(v.load)]
         several = [v for v in steady if v.several is not None]

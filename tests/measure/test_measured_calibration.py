@@ -270,9 +270,9 @@ def test_the_design_is_about_as_good_as_a_grid_and_random_batches(llama_8b_h100,
     rows = pd.concat(of_seeds)
     width = rows.groupby("arm")["width"].mean()
     assert width["design"] < 0.5
-    # Two seeds of half a minute: the arms are equal but for a quarter.
+    # Two seeds of half a minute: a grid is a quarter better here, random batches 3 %.
     assert width["design"] <= 1.25 * width["grid"]
-    assert width["design"] <= 1.25 * width["random"]
+    assert width["design"] <= 1.05 * width["random"]
 
 
 def test_a_table_longer_than_a_piece_is_the_same_table(tmp_path, monkeypatch):
