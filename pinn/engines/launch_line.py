@@ -331,7 +331,7 @@ def _take_variable(found: Launch, name: str, value: str, gpu: GpuSpec | None) ->
         _set(found, name, of_connector, shown)
         return
     own = name.startswith(_OWN[found.engine])
-    read = launch_values.variable_read(name, value.lower() not in ("0", "false", ""))
+    read = launch_values.variable_read(name, value)
     if not own or read is None:
         (found.unmodelled if own else found.no_effect).append(shown)
         return

@@ -359,6 +359,10 @@ def _spread(_value: object, _: str = "") -> Read:
     return Read({"enable_expert_parallel": True})
 
 
+def _tf32(_value: object, _: str = "") -> Read:
+    return Read({"float32_matmul_precision": "high"})
+
+
 def _connector(value: Any, _: str) -> Read:
     """Return the effect of ``--kv-transfer-config``; only a tier in host memory is modelled."""
     where = "--kv-transfer-config"
@@ -376,8 +380,7 @@ READERS: dict[str, Callable[[Any, str], Read]] = {
     for read in (
         _quantization, _dtype, _generation, _largest_graph, _chunk, _all_to_all, _spread, _balance,
         _speculation, _overrides, _rope, _optimization, _compilation, _task, _pooling,
-        _encoder_data,
-        _connector,
+        _encoder_data, _tf32, _connector,
     )
 }  # fmt: skip
 
@@ -408,15 +411,16 @@ def connector_variable(configuration: Mapping[str, Any], name: str, value: str) 
     return Read({"kv_transfer_config": files.json_text(whole)})
 
 
-def variable_read(name: str, on: bool) -> Read | None:
-    """Return the effect of an on/off environment variable, or None if it is unknown.
+def variable_read(name: str, text: str) -> Read | None:
+    """Return the effect of an environment variable's value, or None if the variable is unknown.
 
     Each state (on or off) of a variable that has an effect is a row of
-    ``data/engines/launch_variables.csv``.
+    ``data/engines/launch_variables.csv``. A row with the value ``*`` passes the variable's value.
     """
+    on = text.lower() not in ("0", "false", "")
     lines = [row for row in engine_rows("launch_variables.csv") if row["variable"] == name]
     line = next((row for row in lines if on == (row["when"] == "on")), None)
     if line is None:
         return NOTHING if lines else None
-    value = TRUTH.get(line["value"], line["value"])
+    value = text if line["value"] == "*" else TRUTH.get(line["value"], line["value"])
     return Read({line["field"]: value} if line["field"] else {}, line["assumed"])

@@ -469,6 +469,7 @@ class EffectiveRecipe:
             kernel.
         compiled: Whether eager launches are as fast as those of compiled modules, which have fewer
             kernels and less Python overhead.
+        tf32: Whether fp32 matrix products run on the tensor cores, in TF32 or an equivalent split.
         decode_kernels: Kernels of decode attention: ``AUTO`` or ``XQA``.
         moe_kernels: The engine's name for the experts' kernels; ``AUTO`` if unknown.
         sampler: Family of kernels that the sampler uses.
@@ -515,6 +516,7 @@ class EffectiveRecipe:
     fused_quantization: bool
     all_reduce_latency: float
     compiled: bool
+    tf32: bool
     decode_kernels: str
     moe_kernels: str
     sampler: str

@@ -29,7 +29,7 @@ from pinn.specs.model import (
     LayerGroup,
     mixer_name,
 )
-from pinn.specs.precision import ACTIVATION_BYTES, precision
+from pinn.specs.precision import ACTIVATION_BYTES, FP32_PRODUCT, precision
 from pinn.specs.serving import VLLM, ServingSpec
 
 # Parts of a step: the kernels of each part, their runs per step, and their sizes.
@@ -202,22 +202,32 @@ def _coded(values: Sequence[object]) -> Coded:
 
 
 def _gemm(deployment: Deployment, batches: UniformBatches) -> Calls:
+    on_tensor_cores = deployment.recipe.tf32
     for matmul in dense_matmuls(deployment.model, deployment.recipe.tensor_parallel_size):
         rows = batches.requests if matmul.per_sequence else batches.tokens
         if matmul.name == "kv_b_proj":
             # Each prefill chunk recomputes MLA's keys and values of its cached tokens from the
             # latent cache (vLLM's MLACommonImpl._compute_prefill_context).
             rows = rows + batches.prefill_requests * batches.prefill_cached
-        yield Call(matmul.weights.name, matmul.count, (rows, matmul.n, matmul.k))
+        # TF32 products were not measured. They are timed as 16-bit products.
+        form = "bf16" if on_tensor_cores and matmul.weights == FP32_PRODUCT else matmul.weights.name
+        yield Call(form, matmul.count, (rows, matmul.n, matmul.k))
 
 
 def _products(
     kernels: KernelSurrogates, gpu: Coded, form: Coded, m: Column, n: Column, k: Column
 ) -> Times:
-    """Return the time of matrix products in seconds; static scales avoid quantizing activations."""
+    """Return the time of matrix products in seconds; static scales avoid quantizing activations.
+
+    fp32 products outside the tensor cores take the time of a 16-bit product, or longer where their
+    arithmetic does at the GPU's fp32 rate. They were not measured.
+    """
     seconds = kernels.gemm.seconds(gpu, form, m, n, k)
     for row, (g, f) in enumerate(zip(gpu.ids[:, 0], form.ids[:, 0], strict=True)):
         chip, weights = gpu.options[g], precision(form.options[f])
+        if form.options[f] == FP32_PRODUCT.name:
+            arithmetic = 2.0 * m[row] * n[row] * k[row] / chip.matmul_flop_per_s(FP32_PRODUCT)
+            seconds[row] = np.maximum(seconds[row], arithmetic)
         if weights.static_activations and weights.math in chip.peak_flop_per_s:
             scaling = quantization_seconds(chip, m[row], k[row])
             seconds[row] = without_quantization(seconds[row], scaling)

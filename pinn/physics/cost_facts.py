@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from pinn.physics import layer_work
 from pinn.specs.gpu import GpuSpec
 from pinn.specs.model import ModelSpec, MoeFfnSpec, Sampling
-from pinn.specs.precision import Precision, precision
+from pinn.specs.precision import FP32_PRODUCT, Precision, precision
 
 # Facts about a model, a GPU and engine flags, from which a deployment's costs are computed.
 
@@ -33,6 +33,7 @@ class Flags(NamedTuple):
     fused_quantization: bool
     all_reduce_latency: float
     compiled: bool
+    tf32: bool
     gathers: bool
     waits_for_host: bool
     decode_attention_time: float
@@ -55,6 +56,8 @@ class CostFacts:
         latent_layers: Number of layers with latent attention.
         state_layers: Number of layers with a recurrent state.
         quantized: 1 if activations are quantized in every step, else 0.
+        fp32_products: Number of fp32 matrix products in all layers that run outside the tensor
+            cores.
         hidden_size: Width of the residual stream.
         vocab_size: Number of logits per sequence.
         logit_bytes: Bytes per logit whose transfer at peak bandwidth would take as long as the
@@ -123,6 +126,7 @@ class CostFacts:
     latent_layers: Values
     state_layers: Values
     quantized: Values
+    fp32_products: Values
     hidden_size: Values
     vocab_size: Values
     logit_bytes: Values
@@ -186,6 +190,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
     """
     tp = flags.tensor_parallel_size
     dense, model_has = dense_work(model, tp), model_facts(model, tp)
+    rate = partial(gpu.matmul_flop_per_s, tf32=flags.tf32)
     as_they_are = {name: float(v) for name, v in flags._asdict().items() if name in _NAMES}
     found = {
         **model_has,
@@ -199,8 +204,9 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "pcie_bytes_per_s": gpu.pcie_bandwidth_bytes_per_s,
         "bf16_flop_per_s": gpu.peak_flop_per_s["bf16"],
         "fp8_flop_per_s": gpu.matmul_flop_per_s(precision("fp8")),
-        "dense_token_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.token_flop), 0.0),
-        "head_sequence_s": sum((f / gpu.matmul_flop_per_s(w) for w, f in dense.head_flop), 0.0),
+        "dense_token_s": sum((flop / rate(weights) for weights, flop in dense.token_flop), 0.0),
+        "head_sequence_s": sum((flop / rate(weights) for weights, flop in dense.head_flop), 0.0),
+        "fp32_products": 0.0 if flags.tf32 else dense.fp32_products,
     } | _expert_facts(model, gpu, flags)
     if len(found) != len(_NAMES):
         extra = ", ".join(sorted(found.keys() - set(_NAMES)))
@@ -256,12 +262,21 @@ def _expert_facts(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> dict[str, flo
 
 @dataclass(frozen=True)
 class DenseWork:
-    """Weight bytes and FLOP of all matrix products of a model except those of routed experts."""
+    """Weight bytes and FLOP of all matrix products of a model except those of routed experts.
+
+    Attributes:
+        weight_bytes: Bytes of the weights.
+        token_flop: FLOP per token by number format, without the output head.
+        head_flop: FLOP per sequence in the output head by number format.
+        quantized: Whether activations are quantized in every step.
+        fp32_products: Number of products in fp32 in all layers.
+    """
 
     weight_bytes: float
     token_flop: tuple[tuple[Precision, float], ...]
     head_flop: tuple[tuple[Precision, float], ...]
     quantized: bool
+    fp32_products: float
 
 
 @lru_cache(maxsize=16384)
@@ -273,6 +288,7 @@ def dense_work(model: ModelSpec, tp: int) -> DenseWork:
         _flop_by_format([m for m in dense if not m.per_sequence]),
         _flop_by_format([m for m in dense if m.per_sequence]),
         any(m.weights.dynamic_activations for m in dense),
+        float(sum(m.count for m in dense if m.weights == FP32_PRODUCT)),
     )
 
 

@@ -169,7 +169,8 @@ class StepCosts:
         layers: Number of layers.
         moe_layers: Number of layers with routed experts.
         quantized_layers: Number of layers with separate kernels that quantize activations in every
-            step.
+            step. An fp32 product outside the tensor cores counts as one: it is split over its inner
+            dimension, and a second kernel adds up the parts.
         launched_layers: Number of layers, weighted by number of kernels: layers with experts or
             latent attention have a weight above 1.
         parallel_layers: Number of layers with a tensor-parallel all-reduce, in units of vLLM's own
@@ -219,7 +220,9 @@ class StepCosts:
 
     layers: Values = cost(lambda w: w.layers)
     moe_layers: Values = cost(lambda w: w.moe_layers)
-    quantized_layers: Values = cost(lambda w: w.layers * w.quantized * (1 - w.fused_quantization))
+    quantized_layers: Values = cost(
+        lambda w: w.layers * w.quantized * (1 - w.fused_quantization) + w.fp32_products
+    )
     launched_layers: Values = cost(launched_layers)
     parallel_layers: Values = cost(parallel_layers)
     graph_tokens: Values = cost(lambda w: w.graph_tokens)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pinn.specs import model as models
 from pinn.specs.mixers import MAMBA1, LinearMixerSpec, Projection
 from pinn.specs.model import AttentionSpec, LatentAttentionSpec, LayerGroup, ModelSpec, MoeFfnSpec
-from pinn.specs.precision import ACTIVATION_BYTES, Precision, precision
+from pinn.specs.precision import ACTIVATION_BYTES, FP32_PRODUCT, Precision, precision
 
 # Matrix products of one engine step on one GPU of the tensor-parallel group.
 
@@ -136,7 +136,8 @@ def _ffn_matmuls(model: ModelSpec, group: LayerGroup, tp: int) -> Iterator[MatMu
     if isinstance(ffn, models.DenseFfnSpec):
         yield from _mlp(ffn.width, ffn.gated, hidden, group.count, tp, formats.dense_ffn, "")
         return
-    yield MatMul("router", ffn.experts, hidden, group.count, precision("bf16"))
+    of_router = FP32_PRODUCT if ffn.fp32_router else precision("bf16")
+    yield MatMul("router", ffn.experts, hidden, group.count, of_router)
     if ffn.latent_width is not None:  # vLLM nemotron_h.py: fc1_latent_proj, fc2_latent_proj
         yield MatMul("latent_down_proj", ffn.latent_width, hidden, group.count, formats.dense_ffn)
         yield MatMul("latent_up_proj", hidden, ffn.latent_width, group.count, formats.dense_ffn)

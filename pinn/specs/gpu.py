@@ -87,13 +87,29 @@ class GpuSpec:
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth_bytes_per_s, self.sm_count))
 
-    def matmul_flop_per_s(self, weights: Precision) -> float:
+    def matmul_flop_per_s(self, weights: Precision, *, tf32: bool = False) -> float:
         """Return the peak dense FLOP/s of matrix products with weights of a number format.
 
         A GPU without tensor-core math for the format dequantizes the weights and multiplies at the
-        bf16 rate (weight-only kernels such as Marlin; fp8 on Ampere).
+        bf16 rate (weight-only kernels such as Marlin; fp8 on Ampere). fp32 products run outside the
+        tensor cores. With ``tf32``, they run at half the bf16 rate on GPUs from Ampere on (A100
+        datasheet: 156 TFLOP/s in TF32, 312 in bf16).
         """
-        return self.peak_flop_per_s.get(weights.math) or self.peak_flop_per_s["bf16"]
+        bf16 = self.peak_flop_per_s["bf16"]
+        if weights.math == "fp32":
+            on_tensor_cores = tf32 and self.compute_capability >= 8.0
+            return bf16 / (2.0 if on_tensor_cores else _tensor_core_gain(self.compute_capability))
+        return self.peak_flop_per_s.get(weights.math) or bf16
+
+
+#: Ratio of the bf16 rate of the tensor cores to the fp32 rate outside them, from compute capability
+#: on. From datasheets, in TFLOP/s: V100 125 / 15.7, A100 312 / 19.5, L40S 362 / 91.6, H100 SXM
+#: 989 / 67, HGX B200 2,250 / 75, RTX PRO 6000 Blackwell 504 / 126.
+_TENSOR_CORE_GAINS = ((12.0, 4.0), (10.0, 30.0), (9.0, 14.8), (8.6, 4.0), (8.0, 16.0), (0.0, 8.0))
+
+
+def _tensor_core_gain(compute_capability: float) -> float:
+    return next(gain for since, gain in _TENSOR_CORE_GAINS if compute_capability >= since)
 
 
 # Network between servers: bandwidth of a GPU's network adapter.

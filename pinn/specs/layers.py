@@ -268,6 +268,7 @@ def moe_spec(fields: ConfigFields) -> MoeFfnSpec | None:
         _shared_width(fields, width),
         gated=fields.is_gated,
         latent_width=None if latent is None else fields.integer("moe_latent_size"),
+        fp32_router=fields.is_type("fp32_router"),
     )
 
 

@@ -336,6 +336,7 @@ class MoeFfnSpec:
         gated: Whether an expert has a gate matrix in addition to its up and down matrices.
         latent_width: Input and output width of routed experts that compute on a projection of the
             residual stream (Nemotron-3's ``moe_latent_size``); None if they compute on the stream.
+        fp32_router: Whether the router's weights and products are in fp32, not in 16 bits.
     """
 
     experts: int
@@ -344,6 +345,7 @@ class MoeFfnSpec:
     shared_width: int = 0
     gated: bool = True
     latent_width: int | None = None
+    fp32_router: bool = False
 
     def stream_width(self, hidden_size: int) -> int:
         """Return the input and output width of a routed expert."""

@@ -16,7 +16,8 @@ class Precision:
         name: Key in ``PRECISIONS``.
         bytes_per_weight: Bytes per element, including its share of the block's scale.
         math: Tensor-core math that computes with the format: ``bf16``, ``fp8``, ``int8`` or
-            ``fp4``. Weight-only formats are dequantized and run at the bf16 rate.
+            ``fp4``; ``fp32`` for products outside the tensor cores. Weight-only formats are
+            dequantized and run at the bf16 rate.
         dynamic_activations: Whether activations are quantized in every step, which takes extra
             kernels.
         timed_as: Key of the format whose kernel times are used if this format's kernels were not
@@ -74,6 +75,10 @@ PRECISIONS: dict[str, Precision] = {
         Precision("int4_int8", 0.5 + 2 / 128, "int8", True, timed_as="mxfp4_mxfp8"),
     )
 }
+
+#: Weights that are stored and multiplied in fp32, outside the tensor cores, whatever the model's
+#: own format: some routers (the trait ``fp32_router`` in ``data/models/types.json``).
+FP32_PRODUCT = Precision("fp32", 4.0, "fp32")
 
 
 def precision(name: str) -> Precision:

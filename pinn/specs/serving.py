@@ -20,6 +20,9 @@ DEEPEP = "deepep"
 CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
+#: PyTorch's precisions of fp32 matrix products (``torch.set_float32_matmul_precision``): outside
+#: the tensor cores, or in TF32 on them (``high``, and ``medium``, whose bf16 products take as long).
+FLOAT32_PRECISIONS = HIGHEST, _, _ = ("highest", "high", "medium")
 RUNNERS = ("auto", GENERATE, POOLING)
 #: Ways to distribute an image encoder over tensor-parallel GPUs: each GPU has a part of every
 #: matrix, or each GPU encodes whole images.
@@ -60,6 +63,7 @@ class ServingSpec:
     enforce_eager: bool = flag(False, decides_cost=True)
     max_cudagraph_capture_size: int | None = flag(None, least=1, decides_cost=True)
     cudagraph_mode: str = flag("", allowed=CUDAGRAPH_MODES, engines=(VLLM,), decides_cost=True)
+    float32_matmul_precision: str = flag("", allowed=FLOAT32_PRECISIONS, decides_cost=True)
     block_size: int | None = flag(None, least=1)
     cpu_offload_gb: float = flag(0.0, least=0, decides_cost=True)
     enable_lora: bool = flag(False, engines=(VLLM,))

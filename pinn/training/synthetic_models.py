@@ -51,6 +51,8 @@ SAMPLINGS: tuple[Sampling, ...] = (
 #: Minimum and maximum widths, relative to the hidden size, of a dense FFN and of all active experts
 #: of a token together. Catalog models have 2.3 to 8 and 1.6 to 7.
 DENSE_WIDTHS, ACTIVE_WIDTHS = (2, 8), (1, 8)
+#: Share of synthetic mixtures of experts whose router is in fp32.
+FP32_ROUTERS = 0.15
 
 
 def synthetic_model(draw: np.random.Generator, name: str) -> ModelSpec:
@@ -126,7 +128,8 @@ def _ffns(
     least, most = (side * hidden / top_k for side in ACTIVE_WIDTHS)
     width = _multiple(draw, max(least, 256), max(most, 512), 64)
     shared = int(width * draw.choice([1, 1, 2])) if draw.random() < 0.4 else 0
-    moe = MoeFfnSpec(experts, top_k, width, shared, gated)
+    fp32_router = draw.random() < FP32_ROUTERS
+    moe = MoeFfnSpec(experts, top_k, width, shared, gated, fp32_router=fp32_router)
     first = int(draw.choice([1, 1, 2, 3])) if draw.random() < 0.3 else 0
     if draw.random() < 0.1:
         first = layers // 2

@@ -40,7 +40,11 @@ CLIENT = ("prompts_per_client", "warmups_per_client", "chat_template")
 _LAYOUT = (
     "tensor_parallel_size", "data_parallel_size", "enable_dp_attention", "enable_expert_parallel",
 )  # fmt: skip
-FLAGS = (*_LAYOUT, *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT)
+#: Flags that launch scripts set by an environment variable.
+_BY_VARIABLE = ("float32_matmul_precision",)
+FLAGS = (
+    *_LAYOUT, *(name for name in SERVING_FLAGS if name not in _BY_VARIABLE), *OTHER_FLAGS, *CLIENT,
+)  # fmt: skip
 #: Columns that :func:`with_launch_facts` adds to measured rows.
 ADDED = (
     *SERVING_FLAGS, *OTHER_FLAGS, *CLIENT, "drafts", "image", "script", "facts", "facts_reason",
@@ -57,6 +61,8 @@ _EXPERT_KERNELS = {"VLLM_MXFP4_USE_MARLIN=1": "marlin", "VLLM_USE_FLASHINFER_MOE
 #: Variable that selects 8-bit activations with mxfp4 weights (vllm 0.10.2 quantization/mxfp4.py:
 #: get_mxfp4_backend).
 _EIGHT_BIT_ACTIVATIONS = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1"
+#: Variable that sets the precision of fp32 matrix products (vllm 0.19.0 vllm/envs.py).
+_FLOAT32_PRECISION = "VLLM_FLOAT32_MATMUL_PRECISION="
 #: Default of ``attention_dp_config: timeout_iters`` if ``enable_balance`` is passed but
 #: ``timeout_iters`` is not (TensorRT-LLM llm_args.py: AttentionDpConfig; not verified in a
 #: release).
@@ -234,6 +240,8 @@ def _ran(found: Found, row: Row) -> dict[str, object]:
         changed["attention_dp_timeout_iters"] = str(DEFAULT_BALANCE_STEPS)
     for variable in passed["environment"].split():
         changed["moe_backend"] = _EXPERT_KERNELS.get(variable, changed["moe_backend"])
+        if variable.startswith(_FLOAT32_PRECISION):
+            changed["float32_matmul_precision"] = variable.removeprefix(_FLOAT32_PRECISION)
     changed["engine_version"] = image_release(passed["image"])
     changed["script"] = f"{passed['script']} {passed['commit']}"
     return changed | _layout(passed, row)

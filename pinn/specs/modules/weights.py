@@ -233,7 +233,8 @@ def read_experts(
     _check_rest(module, own, number)
     top_k = attribute(module, *_TOP_K) or fields.integer("top_k")
     width = None if stream == hidden else stream
-    return MoeFfnSpec(number, top_k, network.width, shared, network.gated, width)
+    router = fields.is_type("fp32_router")
+    return MoeFfnSpec(number, top_k, network.width, shared, network.gated, width, router)
 
 
 def _own_weights(module: nn.Module, holder: nn.Module) -> set[int]:
