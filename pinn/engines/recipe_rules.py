@@ -9,7 +9,7 @@ from pinn.engines.vllm_sglang_trtllm import SETTLERS
 from pinn.errors import PinnError
 from pinn.specs import speculation
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.serving import DEEPEP, HIGHEST, SGLANG, TRTLLM, VLLM, ServingSpec
+from pinn.specs.serving import DEEPEP, SGLANG, TRTLLM, VLLM, ServingSpec
 from pinn.specs.speculation import NONE, Speculation
 from pinn.units import MIB
 
@@ -141,7 +141,7 @@ def _settle_what_flags_say(found: RecipeFields) -> None:
         found.take(name, flag)
     found.take("kv_cache_dtype", "kv_cache_dtype")
     found.take("moe_kernels", "moe_backend", kernel_choice.known_kernels)
-    found.take("tf32", "float32_matmul_precision", lambda asked: asked != HIGHEST)
+    found.take("tf32", "float32_matmul_precision", lambda asked: asked != "highest")
 
 
 #: Memory settings without a flag: memory that a release subtracts from its memory share, how it

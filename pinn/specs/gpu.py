@@ -97,19 +97,23 @@ class GpuSpec:
         """
         bf16 = self.peak_flop_per_s["bf16"]
         if weights.math == "fp32":
-            on_tensor_cores = tf32 and self.compute_capability >= 8.0
-            return bf16 / (2.0 if on_tensor_cores else _tensor_core_gain(self.compute_capability))
+            has_tf32 = tf32 and self.compute_capability >= 8.0
+            return bf16 / 2 if has_tf32 else _fp32_flop_per_s(self)
         return self.peak_flop_per_s.get(weights.math) or bf16
 
 
-#: Ratio of the bf16 rate of the tensor cores to the fp32 rate outside them, from compute capability
-#: on. From datasheets, in TFLOP/s: V100 125 / 15.7, A100 312 / 19.5, L40S 362 / 91.6, H100 SXM
-#: 989 / 67, HGX B200 2,250 / 75, RTX PRO 6000 Blackwell 504 / 126.
-_TENSOR_CORE_GAINS = ((12.0, 4.0), (10.0, 30.0), (9.0, 14.8), (8.6, 4.0), (8.0, 16.0), (0.0, 8.0))
+#: FLOP/s of one multiprocessor in fp32, outside the tensor cores, from compute capability on. From
+#: datasheets, in TFLOP/s: T4 8.1 with 40 multiprocessors, A100 19.5 with 108, A40 37.4 with 84,
+#: L40S 91.6 with 142, H100 SXM 67 with 132, HGX B200 75 with 148, RTX PRO 6000 126 with 188.
+_FP32_FLOP_PER_S = (
+    (12.0, 0.67e12), (9.0, 0.507e12), (8.9, 0.645e12), (8.6, 0.445e12), (8.0, 0.18e12),
+    (0.0, 0.2e12),
+)  # fmt: skip
 
 
-def _tensor_core_gain(compute_capability: float) -> float:
-    return next(gain for since, gain in _TENSOR_CORE_GAINS if compute_capability >= since)
+def _fp32_flop_per_s(gpu: GpuSpec) -> float:
+    capability = gpu.compute_capability
+    return gpu.sm_count * next(rate for since, rate in _FP32_FLOP_PER_S if capability >= since)
 
 
 # Network between servers: bandwidth of a GPU's network adapter.

@@ -20,9 +20,9 @@ DEEPEP = "deepep"
 CUDAGRAPH_MODES = FULL_AND_PIECEWISE, FULL_DECODE_ONLY, FULL, PIECEWISE, NO_GRAPHS = (
     "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "NONE",
 )  # fmt: skip
-#: PyTorch's precisions of fp32 matrix products (``torch.set_float32_matmul_precision``): outside
-#: the tensor cores, or in TF32 on them (``high``, and ``medium``, whose bf16 products take as long).
-FLOAT32_PRECISIONS = HIGHEST, _, _ = ("highest", "high", "medium")
+#: Precisions of fp32 matrix products (``torch.set_float32_matmul_precision``): ``highest`` outside
+#: the tensor cores, ``high`` on them in TF32, ``medium`` in TF32 or bf16.
+FLOAT32_PRECISIONS = ("highest", "high", "medium")
 RUNNERS = ("auto", GENERATE, POOLING)
 #: Ways to distribute an image encoder over tensor-parallel GPUs: each GPU has a part of every
 #: matrix, or each GPU encodes whole images.

@@ -177,6 +177,8 @@ def test_the_table_has_its_columns_and_one_line_for_equal_ones():
          {"moe_backend": "triton", "block_size": "32"}, 15),
         ("model == @MINIMAX and precision == 'fp8_block' and date == '2026-04-17'",
          {"block_size": "32", "environment": "VLLM_FLASHINFER_ALLREDUCE_BACKEND=mnnvl"}, 20),
+        ("model == @MINIMAX and gpu == 'b300_sxm' and float32_matmul_precision == 'high'",
+         {"date": "2026-04-21", "engine_version": "0.19.0"}, 40),
         ("engine == 'trtllm' and model == @GPT_OSS and gpu == 'h200_sxm'",
          {"kv_cache_dtype": "auto", "moe_backend": "TRITON", "precision": "mxfp4"}, 91),
         ("engine == 'trtllm' and model == @LLAMA",

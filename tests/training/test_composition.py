@@ -14,9 +14,11 @@ from pinn.specs.catalog import load_model
 from pinn.specs.gpu import load_gpu
 from pinn.specs.model import GREEDY
 from pinn.specs.model_variants import with_precision
+from pinn.specs.precision import FP32_PRODUCT
 from pinn.specs.serving import ServingSpec
 
 DENSE, MOE, LATENT = "meta-llama/Llama-3.1-8B", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"
+FP32_ROUTER = "MiniMaxAI/MiniMax-M2.5"
 COMPRESSED = "sgl-project/DeepSeek-V4-Flash-FP8"
 
 
@@ -50,6 +52,20 @@ def test_a_mixed_step_reads_its_weights_once(h100_kernels):
         for batch in (one(8, 500), one(chunks=1, tokens=64), one(8, 500, 1, 64))
     )
     assert mixed < 0.75 * (decode + prefill)
+
+
+def test_a_router_in_fp32_takes_its_arithmetic_outside_the_tensor_cores(h100_kernels):
+    router, batch = FP32_PRODUCT, one(chunks=1, tokens=8192)
+    slow, fast = (
+        on_h100(FP32_ROUTER, tensor_parallel_size=4, float32_matmul_precision=name)
+        for name in ("highest", "high")
+    )
+    more = part(compose(h100_kernels, slow, batch) - compose(h100_kernels, fast, batch), "gemm")
+    rate = slow.gpu.matmul_flop_per_s(router)
+    arithmetic = 62 * 2 * 8192 * 3072 * 256 / rate
+    assert 0.6 * arithmetic < more[0] < arithmetic  # a 16-bit product takes the rest
+    decode = [part(compose(h100_kernels, each, one(1, 500)), "gemm")[0] for each in (slow, fast)]
+    assert decode[0] == pytest.approx(decode[1], rel=0.02)
 
 
 def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
