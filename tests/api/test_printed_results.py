@@ -37,7 +37,7 @@ def test_a_result_is_shown_as_its_printed_text(name):
     copy = pickle.loads(pickle.dumps(found))
     assert str(copy) == str(found)
     assert (copy == found) in (True, False)
-    assert found == found  # noqa: PLR0124
+    assert found == found
 
 
 def test_printed_lines_have_no_trailing_spaces():

@@ -54,8 +54,8 @@ def test_a_mistyped_short_name_is_corrected(name):
 
 
 def test_a_table_has_the_format_and_the_bounds_of_the_cache():
-    given = [{"quantization": "nvfp4"}, {"quantization": "nvfp4_wo"},
-             {"quantization": "nvfp4", "kv_cache_dtype": "bf16"}, {"kv_cache_dtype": "fp8"}]  # fmt: skip
+    pairs = [("nvfp4", None), ("nvfp4_wo", None), ("nvfp4", "bf16"), (None, "fp8")]
+    given = [{"quantization": weights, "kv_cache_dtype": cache} for weights, cache in pairs]
     found = pinn.predict_many(given, model=MODEL, gpu="B200")
     assert found["kv_cache_format"].tolist() == ["fp8", "bf16", "bf16", "fp8"]
     for row, flags in zip(found.to_dict("records"), given, strict=True):
