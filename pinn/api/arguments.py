@@ -3,8 +3,10 @@
 import difflib
 import inspect
 import re
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -16,6 +18,7 @@ from pinn.common import old_names
 from pinn.common.documents import comma_separated
 from pinn.common.files import given_path
 from pinn.engines import launch_line
+from pinn.engines.configurations import is_missing
 from pinn.errors import PinnError, printable, warn_user
 from pinn.specs.flags import FORCE, Flag, flags_of
 from pinn.specs.gpu import GpuSpec, load_gpu
@@ -28,7 +31,8 @@ _TYPES = {"int": int, "float": float, "bool": bool, "str": str}
 FORMAT = Flag(
     "Number format of the weights: bf16, fp16, fp8, fp8_static (static activation scales), "
     "fp8_block, mxfp8, int8, int4, mxfp4, mxfp4_mxfp8 (8-bit activations), nvfp4 (or fp4) or "
-    "nvfp4_wo (16-bit activations); or vLLM's name of a method, such as compressed-tensors.",
+    "nvfp4_wo (16-bit activations); or vLLM's name of a method, such as compressed-tensors. nvfp4 "
+    "means a checkpoint like NVIDIA's, whose KV cache is in fp8 unless --kv-cache-dtype is set.",
     shown="the checkpoint's",
     shorts=("-q",),
     spelled={"configurations": "precision"},
@@ -97,8 +101,8 @@ def with_arguments(
         function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         lines = [f"    {p.name}: {_OPTION.sub(_in_python, helps[p.name])}" for p in asked]
         lines += [f"    {name}: {flag.summary}" for name, flag in flags.items()]
-        listed = "\n".join(["Keyword Args:", *lines])
-        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{listed}\n"
+        listed = "\n".join(["", "", "Keyword Args:", *lines] if lines else [])
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}{listed}\n"
         return function
 
     return decorate
@@ -119,7 +123,7 @@ def read_request(
 
     Args:
         request: Class of the request.
-        given: Keyword arguments: fields of the request and flags; None means not given. Paths may
+        given: Keyword arguments: fields of the request and flags, without missing values. Paths may
             be strings.
         specifications: Dataclasses whose fields are flags, such as ``ServingSpec``.
         own: Arguments declared by the function itself, or belonging to other requests.
@@ -153,7 +157,9 @@ def _by_name(
     hints: Mapping[str, object],
     declared: Mapping[str, Flag],
 ) -> dict[str, object]:
-    """Return the arguments that are not None, with aliases and deprecated names replaced.
+    """Return the arguments that are not missing, with aliases and deprecated names replaced.
+
+    None, NaN and pandas' NA are missing, so that a row of a table can be given as arguments.
 
     Raises:
         PinnError: If a name is unknown (the message suggests the nearest name), or if an argument
@@ -162,20 +168,22 @@ def _by_name(
     old = old_names.old_arguments(hints)
     names = old | {other: name for other, name in OTHER_NAMES.items() if name in hints}
     names |= {other: flag.name for flag in declared.values() for other in flag.other_names}
-    names |= {name: name for name in (*declared, *hints, *own)}
-    found = {name: value for name, value in own.items() if value is not None}
+    shorts = {short.removeprefix("-"): f.name for f in declared.values() for short in f.shorts}
+    names |= shorts | {name: name for name in (*declared, *hints, *own)}
+    found = {name: value for name, value in own.items() if not is_missing(value)}
     for other, value in given.items():
         if other not in names:
             what = "flag" if declared else "argument"
             raise PinnError(f"the {what} {other!r} is unknown: {_nearest(other, names)}")
+        if is_missing(value):
+            continue
         name = names[other]
-        if value is not None and old.get(other) == name:
+        if old.get(other) == name:
             old_names.note(other, name)
-        if value is not None and name in found:
+        if name in found:
             raise PinnError(f"{name} is given twice, also as {other!r}: omit one of the two names")
-        if value is not None:
-            off = name in declared and other in declared[name].reversed_names
-            found[name] = not declared[name].read(value, other) if off else value
+        off = name in declared and other in declared[name].reversed_names
+        found[name] = not declared[name].read(value, other) if off else value
     return found
 
 
@@ -191,6 +199,8 @@ def _typed(name: str, hint: Any, value: object) -> object:
         several = [value] if isinstance(value, str) else several_values(value)
         return [_typed(name, get_args(kind)[0], each) for each in several]
     if kind is Path:
+        if name == "coefficients" and hasattr(value, "save"):
+            return _written(value)
         if hasattr(value, "save"):
             kind = type(value).__name__
             raise PinnError(
@@ -204,6 +214,20 @@ def _typed(name: str, hint: Any, value: object) -> object:
     if kind is float and not limits:  # inf is allowed if the field has no limits
         return flag.read(value, name)
     return checked_flag(flag, value, name)
+
+
+@cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that is deleted when Python ends."""
+    return tempfile.TemporaryDirectory(prefix="pinn-coefficients-")
+
+
+def _written(result: Any) -> Path:
+    """Write a prediction or a calibrated server to a temporary coefficient file."""
+    folder = Path(_temporary_folder().name)
+    path = folder / f"{len(list(folder.iterdir())) + 1}.json"
+    result.save(path)
+    return path
 
 
 def read_flags(

@@ -11,6 +11,8 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import BreakdownRequest, named
 from pinn.common.files import find_checkpoint, find_kernels
 from pinn.engines.configurations import canonical, make_deployment
+from pinn.errors import warn_user
+from pinn.memory.start_up import start_warning
 from pinn.specs.serving import ServingSpec
 from pinn.surrogate.encoder_time import asked_encoder
 from pinn.surrogate.surrogate import Surrogate
@@ -44,6 +46,8 @@ def breakdown(
     surrogate = Surrogate.load(path)
     teacher, sources = _teacher(asked.kernels, path, surrogate.checkpoint.metadata)
     deployment = make_deployment(canonical(named(asked.model, asked.gpu) | flags))
+    if (warning := start_warning(deployment)) is not None:
+        warn_user(warning)
     beta = surrogate.coefficients([deployment]).beta[0]
     batches = asked.batch or _EXAMPLES
     encoder = asked_encoder(deployment, asked, path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.score_requests import NamesRequest
 from pinn.common.files import find_checkpoint
-from pinn.common.screen import printed, say
+from pinn.common.screen import PrintedResult, printed, say
 from pinn.errors import PinnError
 from pinn.specs import catalog, model
 from pinn.specs.gpu import GpuSpec, list_gpus, load_gpu
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class KnownModels:
+@dataclass(frozen=True, repr=False)
+class KnownModels(PrintedResult):
     """Models that are known by name.
 
     Attributes:
@@ -79,8 +79,8 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class KnownGpus:
+@dataclass(frozen=True, repr=False)
+class KnownGpus(PrintedResult):
     """GPUs that are known by name.
 
     Attributes:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinn.api.arguments import read_request, with_arguments
+from pinn.api.loads import workload_file
 from pinn.api.requests import ExploreRequest, WorkersRequest
-from pinn.common.screen import printed
+from pinn.common import JsonObject
+from pinn.common.screen import PrintedResult, printed
 from pinn.common.workers import Workers
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
@@ -18,16 +21,18 @@ from pinn.planning.manifest import manifest
 from pinn.planning.plan import Plan, PlanRequest
 from pinn.planning.planner import plan_load
 from pinn.planning.prices import read_prices
-from pinn.planning.report import choice_rows, print_plan, write_files
+from pinn.planning.report import choice_rows, plan_json, print_plan, write_files
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.serving import ServingSpec
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pinn.api.loads import AnyWorkload
 
-@dataclass(frozen=True)
-class PlannedFleet:
+
+@dataclass(frozen=True, repr=False)
+class PlannedFleet(PrintedResult):
     """Plan of servers for a load, with its table and files.
 
     Attributes:
@@ -41,6 +46,11 @@ class PlannedFleet:
         import pandas as pd
 
         return pd.DataFrame(choice_rows(self.plan))
+
+    def to_json(self) -> JsonObject:
+        """Return the content of plan.json."""
+        found: JsonObject = json.loads(plan_json(self.plan))
+        return found
 
     def save(self, folder: str | Path) -> None:
         """Write plan.json, plan.csv, plan.html with its plots, and manifest.yaml."""
@@ -72,7 +82,7 @@ _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
 @with_arguments(*_SPECIFICATIONS, request=(PlanRequest, WorkersRequest), deploys=True)
 def plan(
-    workload: str | Path | None = None,
+    workload: AnyWorkload = None,
     slo: str = "",
     model: str | Path | None = None,
     gpu: str | Path | Sequence[str | Path] | None = None,
@@ -86,7 +96,8 @@ def plan(
 
     Args:
         workload: Load in any form that :func:`pinn.simulate` accepts, except closed loops. None if
-            flags describe the load, such as ``input_len=1024, output_len=256``.
+            flags describe the load, such as ``input_len=1024, output_len=256``. For a mapping or a
+            table, the plan's commands name the file workload.yaml or workload.csv, which you write.
         slo: Latency limits that the servers must meet, such as ``"p99 ttft<=2s"`` or
             ``"ttft<=1s, tpot<=40ms for 95 %"``; required.
         model: Name, or path of a config.json or its folder.
@@ -106,12 +117,13 @@ def plan(
     given = {"workers": 1, **given}
     where = {f.name: given.pop(f.name, None) for f in fields(WorkersRequest)}
     costs = {"price": price, "purchase_price": purchase_price, "purchase_years": purchase_years}
-    own = {"workload": workload, "slo": slo, "model": model, "gpu": gpu, **costs}
-    asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own, **where)
     place, _ = read_request(WorkersRequest, where)
     prices = read_prices(price, purchase_price, purchase_years)
     workers = Workers(place.backend, place.count, place.address, torch=False)
-    return PlannedFleet(plan_load(asked, flags, prices, workers))
+    with workload_file(workload) as path:
+        own = {"workload": path, "slo": slo, "model": model, "gpu": gpu, **costs}
+        asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own, **where)
+        return PlannedFleet(plan_load(asked, flags, prices, workers))
 
 
 @with_arguments(ServingSpec, request=ExploreRequest, deploys=True)

@@ -180,8 +180,12 @@ def predict_many(
         (limits that the batch exceeds). They are followed by ``starts`` (whether the engine
         certainly starts), ``verdict`` (``starts``, ``may not start``, ``does not start`` or, for a
         row without predictions, ``invalid``), ``reason`` (null if the engine starts), ``fits``
-        (whether it starts with the predicted memory), the KV tokens, the smallest tensor-parallel
-        size, the nearest measured deployment, and the network inputs outside the training range.
+        (whether it starts with the predicted memory), the KV tokens with their bounds, the smallest
+        tensor-parallel size, and the number format of the KV cache. The last columns are the
+        nearest measured deployment, the ``distance`` of the network's inputs from it (Euclidean, in
+        standard deviations of each input), and the inputs outside the training range. They do not
+        include the distance from measured kernels: for a row,
+        ``predict(...).evidence.distance["beyond_left_out"]`` is true outside the evaluated range.
         With ``skip_invalid``, configurations that the engine rejects or that cannot be predicted
         have a reason instead of predictions; a warning states their number.
 
@@ -194,7 +198,7 @@ def predict_many(
 
     table, reasons = arrow_table(configurations, batch, given)
     if reasons:
-        counted = f"{len(reasons):,} of {len(table):,} configurations are refused"
+        counted = f"{len(reasons):,} of {len(table):,} configurations are invalid"
         warn_user(
             f"{counted}: the column 'reason' gives the reason for each, for example: {reasons[0]}"
         )

@@ -10,7 +10,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.score_requests import CompareRequest, KernelErrorsRequest, ResultsRequest
 from pinn.common.files import find_checkpoint
 from pinn.common.progress import note
-from pinn.common.screen import WIDEST, Column, Grid, Row, page, printed, say
+from pinn.common.screen import WIDEST, Column, Grid, PrintedResult, Row, page, printed, say
 from pinn.common.tables import read_frame, records, write_frame
 from pinn.errors import PinnError
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pinn.surrogate.prediction import Prediction
 
 
-@dataclass(frozen=True)
-class ScoreTable:
+@dataclass(frozen=True, repr=False, eq=False)
+class ScoreTable(PrintedResult):
     """Table of prediction errors.
 
     Attributes:
@@ -57,7 +57,8 @@ def compare(a: str | Path | Prediction, b: str | Path | Prediction, **given: obj
 
     Args:
         a: Path of a checkpoint, coefficient file or evaluation; or a result of ``pinn.predict``.
-        b: Path or prediction to compare with ``a``.
+        b: Path or prediction to compare with ``a``. Coefficients are compared for one model, GPU,
+            number format and parallelism.
         **given: Keyword arguments listed below.
 
     Raises:
@@ -74,8 +75,8 @@ def compare(a: str | Path | Prediction, b: str | Path | Prediction, **given: obj
     return sides.compare(found["a"], found["b"], asked.method)
 
 
-@dataclass(frozen=True)
-class Results:
+@dataclass(frozen=True, repr=False, eq=False)
+class Results(PrintedResult):
     """Prediction errors on held-out models and GPUs, or counts of measurements.
 
     Attributes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -12,18 +10,20 @@ from typing import TYPE_CHECKING
 
 import pinn
 from pinn.api.arguments import read_request, with_arguments
+from pinn.api.loads import workload_file
 from pinn.api.requests import ServersRequest, SimulationRequest, named
 from pinn.calibration.load_range import load_warnings
 from pinn.calibration.posterior import server_half_widths, ttft_sentence
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
-from pinn.common.files import file_sha256, find_checkpoint, given_path, json_text
+from pinn.common.files import file_sha256, find_checkpoint, given_path
 from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.recipe import unread_notice
 from pinn.errors import PinnError, warn_user
 from pinn.memory.logged_cache import with_log
+from pinn.memory.start_up import start_warning
 from pinn.memory.startup_log import read_startup_log
 from pinn.simulator import pools
 from pinn.simulator.fleets.result import FleetSimulation
@@ -54,13 +54,7 @@ from pinn.surrogate.uncertainty.quantiles import LEVEL
 from pinn.units import GIGA
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    #: Workload: a path, the content of a plain YAML file, a table of requests, or None if flags
-    #: describe the load.
-    AnyWorkload = (
-        str | Path | Mapping[str, Json] | Sequence[Mapping[str, Json]] | pd.DataFrame | None
-    )
+    from pinn.api.loads import AnyWorkload
 
 _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 
@@ -226,7 +220,7 @@ def simulated(
     else:
         trust = posterior_intervals(run, job, read_coefficient_set(file))
     moved = None if figure is None else sensitivity(job, run, figure, reported.percentiles)
-    about = _about(job, load, asked, rate_per_s, _warned(asked, run))
+    about = _about(job, load, asked, rate_per_s, _warned(asked, run, job))
     return Simulation(job.deployment, run, trust, moved, about, reported)
 
 
@@ -271,11 +265,15 @@ def simulation_job(
     return Job(deployment, workload, latency, engine)
 
 
-def _warned(asked: SimulationRequest, run: Run) -> list[str]:
-    """Warn of a load that differs from the calibration data in use, and return the warnings."""
-    if asked.coefficients is None:
-        return []
-    found = load_warnings(read_coefficient_set(asked.coefficients), run)
+def _warned(asked: SimulationRequest, run: Run, *jobs: Job) -> list[str]:
+    """Warn of servers that may not start and of loads unlike the calibration data.
+
+    The warnings are returned.
+    """
+    starts = (start_warning(job.deployment, job.engine or EngineSpec()) for job in jobs)
+    found = [text for text in dict.fromkeys(starts) if text is not None]
+    if asked.coefficients is not None:
+        found += load_warnings(read_coefficient_set(asked.coefficients), run)
     for text in found:
         warn_user(text)
     return found
@@ -412,7 +410,7 @@ def simulated_pools(
     rate = network if given is None else given * GIGA
     link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
     found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
-    warned = _warned(asked, found.decode)
+    warned = _warned(asked, found.decode, *jobs)
     about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
     return PoolsSimulation(found, prefill, decode, about, reported)
 
@@ -475,7 +473,7 @@ def simulated_fleet(
     workload = jobs[0].workload
     reported = _reported(asked, workload)
     found = run_fleet(kinds, spec, workload)
-    warned = _warned(asked, found.run)
+    warned = _warned(asked, found.run, *jobs)
     about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
     return FleetSimulation(found, kinds, spec, about, reported)
 
@@ -494,44 +492,3 @@ def _kind_job(
     gpu = own.pop("gpu", asked.gpu)
     asked = replace(asked, gpu=None if gpu is None else str(gpu))
     return simulation_job(asked, load, {**flags, **own, **of_engine}, rate_per_s)
-
-
-def _requests_table(workload: object) -> pd.DataFrame:
-    """Convert a load, given as a table or a list of mappings, to a table with one row per request.
-
-    Raises:
-        PinnError: If the load has an unsupported type.
-    """
-    import pandas as pd
-
-    if isinstance(workload, pd.DataFrame):
-        return workload
-    listed = workload if isinstance(workload, list) else []
-    if not listed or not all(isinstance(each, Mapping) for each in listed):
-        example = 'such as {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8}'
-        kinds = "a path, a mapping or a list of requests"
-        raise PinnError(
-            f"workload must be {kinds}, got {workload!r:.60}: give a path or requests, {example}"
-        )
-    return pd.DataFrame(listed)
-
-
-@contextlib.contextmanager
-def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
-    """Yield the path of a workload file; other workloads are first written to a temporary file."""
-    if workload is None or isinstance(workload, str | Path):
-        yield None if workload is None else Path(workload)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        if isinstance(workload, Mapping):
-            path = Path(folder, "workload.yaml")
-            path.write_text(json_text(workload))
-        else:
-            path = Path(folder, "workload.csv")
-            _requests_table(workload).to_csv(path, index=False)
-        try:
-            yield path
-        except PinnError as error:
-            # The user does not know the temporary file's path, so errors say "workload" instead.
-            said = str(error).replace(str(path), "workload").replace(folder, "workload")
-            raise type(error)(said) from None

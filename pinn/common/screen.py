@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -17,18 +18,31 @@ if TYPE_CHECKING:
 #: ``WIDTH``: width of terminal output. ``WIDEST``: width of wide tables of details. Both are in
 #: characters.
 WIDTH, WIDEST = 80, 100
+#: Spaces at the end of a line, before and after codes of text styles.
+_TRAILING = re.compile(r" +((?:\x1b\[[\d;]*m)*) *$", re.MULTILINE)
+
+
+class PrintedResult:
+    """Result that a notebook and the Python prompt display as the text that ``print`` prints."""
+
+    def __repr__(self) -> str:
+        """Return the printed text, without the final newline."""
+        return str(self).rstrip("\n")
 
 
 def page(width: int = WIDTH) -> Console:
     """Return a console that prints tables and text verbatim, without interpreting markup.
 
-    A table whose numbers need more columns is printed wider, never truncated.
+    A table whose numbers need more columns is printed wider, never truncated. Lines have no
+    trailing spaces.
     """
     from rich.console import Console
 
     class Page(Console):
         def print(self, *objects: Any, **settings: Any) -> None:
-            super().print(*objects, **{"crop": False, **settings})
+            with self.capture() as printed:
+                super().print(*objects, **{"crop": False, **settings})
+            self.file.write(_TRAILING.sub(r"\1", printed.get()))
 
     return Page(width=width, highlight=False, markup=False)
 

@@ -4,9 +4,9 @@ import difflib
 import itertools
 import math
 import re
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pinn.engines import launch_values
 from pinn.engines.deployment import Deployment, draft_of
 from pinn.engines.recipe import FLAGS, unread_notice
 from pinn.engines.refused_formats import beyond_a_machine
-from pinn.errors import PinnError
+from pinn.errors import PinnError, warn_user
 from pinn.specs.catalog import forget_models, load_model
 from pinn.specs.flags import FORCE, FlagValue
 from pinn.specs.gpu import load_gpu
@@ -45,6 +45,8 @@ _ALIASES = {"quantization": "precision", "-q": "precision", "q": "precision"}
 
 #: All keys of a configuration: model, GPU, weight format, and vLLM's flags with underscores.
 KEYS = ("model", "gpu", "precision", *_FLAGS)
+#: All keys and their accepted alternative names.
+_NAMES = sorted({*KEYS, *_ALIASES, *_SPELLINGS})
 
 
 class UnreadableValue(str):
@@ -68,7 +70,7 @@ class UnreadableValue(str):
 def canonical(
     configuration: Configuration, where: str = "", spelled: dict[str, str] | None = None
 ) -> Values:
-    """Return a configuration with canonical keys and typed values, without empty values.
+    """Return a configuration with canonical keys and typed values, without missing values.
 
     Args:
         configuration: Values by key. Keys are as in ``KEYS`` or in another engine's spelling, with
@@ -94,7 +96,7 @@ def canonical(
         if name not in KEYS:
             remedy = _key_remedy(name, str(key), is_column=spelled is not None)
             raise PinnError(f"{where}the configuration key {key!r} is unknown: {remedy}")
-        if value is not None and value != "":
+        if not (is_missing(value) or value == ""):
             if name in found:
                 raise PinnError(
                     f"{where}{name} is given twice, the second time as {key!r}: omit one of the two"
@@ -107,14 +109,27 @@ def canonical(
     return found
 
 
+def is_missing(value: object) -> bool:
+    """Return whether a value means "not given": None, NaN or pandas' NA.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing(0)
+    (True, True, False)
+    """
+    if isinstance(value, Real):
+        return bool(value != value)
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
 def _key_remedy(name: str, key: str, is_column: bool) -> str:
     """Return what to do about an unknown key: use a similar key, or rename the user's own column.
 
     >>> _key_remedy("tensor_paralel_size", "tensor_paralel_size", False)
     'did you mean tensor_parallel_size?'
+    >>> _key_remedy("tpsize", "tpsize", False)
+    'did you mean tp_size?'
     """
     own = f"drop the column, or name it '{key}_id' to keep it" if is_column else ""
-    if close := difflib.get_close_matches(name, KEYS, n=1, cutoff=0.75):
+    if close := difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.75):
         return f"did you mean {close[0]}?" + (f" Otherwise {own}" if own else "")
     known = f"use {', '.join(KEYS)}"
     return f"{own}; for a flag, {known}" if own else known
@@ -205,15 +220,14 @@ def make_deployment(configuration: Configuration) -> Deployment:
     found = Deployment(model, gpu, serving, force=force)
     notice = unread_notice(found.serving.engine, found.serving.engine_version)
     if notice is not None:
-        warnings.warn(notice, stacklevel=2)
+        warn_user(notice)
     _warn_of_stand_ins(model)
     if found.serving.enable_lora:
-        warnings.warn(
-            "the memory of LoRA adapters is included, but step times exclude the adapters' kernels",
-            stacklevel=2,
+        warn_user(
+            "the memory of LoRA adapters is included, but step times exclude the adapters' kernels"
         )
     if warning := beyond_a_machine(found):
-        warnings.warn(warning, stacklevel=2)
+        warn_user(warning)
     return found
 
 
@@ -228,16 +242,15 @@ def _model(name: str, precision: str | None) -> ModelSpec:
                 "'pinn coefficients', 'breakdown', 'simulate' and 'plan' include images and audio "
                 f"if {options} is given; exported files do not include them"
             )
-        warnings.warn(
-            f"{name}: times cover only the text model, without its {model.left_out}; {remedy}",
-            stacklevel=2,
+        warn_user(
+            f"{name}: times cover only the text model, without its {model.left_out}; {remedy}"
         )
     if model.bidirectional:
         told = (
             "the model is an encoder without a KV cache: the memory shown for the cache "
             "remains unused"
         )
-        warnings.warn(f"{name}: {told}; the training data has no encoder models", stacklevel=2)
+        warn_user(f"{name}: {told}; the training data has no encoder models")
     if precision is None:
         return model
     check_format(model, precision)
@@ -250,7 +263,7 @@ def _warn_of_stand_ins(model: ModelSpec) -> None:
     for form, timed_as in stand_ins.items():
         if timed_as:
             told = f"kernels for {form} were not measured: times of {timed_as} kernels are used"
-            warnings.warn(f"{model.name}: {told}; weight sizes are exact", stacklevel=3)
+            warn_user(f"{model.title}: {told}; weight sizes are exact")
 
 
 _gpu = lru_cache(maxsize=1024)(load_gpu)

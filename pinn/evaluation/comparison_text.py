@@ -56,9 +56,10 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
 
 def _print_rows(table: Grid, console: Console, details: bool) -> None:
     """Print a table, or its first rows and the number of omitted rows."""
+    if not table.rows:
+        return
     shown = table if details else replace(table, rows=table.rows[:_ROWS])
-    if shown.rows:
-        console.print(shown)
+    console.print(shown)
     if len(shown.rows) < len(table.rows):
         console.print(f"... and {len(table.rows) - len(shown.rows)} more")
     console.print()

@@ -5,7 +5,6 @@ model without deployments in the training data is predicted by the checkpoint it
 been trained on kernels of the model's shapes.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import pandas as pd
 from pinn.common.files import find_checkpoint
 from pinn.common.screen import Grid
 from pinn.engines.deployment import Deployment
+from pinn.errors import warn_user
 from pinn.evaluation.metrics import error_summary
 from pinn.kernels.exclusion import is_near_copy
 from pinn.measurements.deployments.measured import MeasuredDeployment, measured_deployments
@@ -103,10 +103,9 @@ def networks(checkpoint: Path | None = None) -> Networks:
         loaded = load_checkpoint(fold)
         left_out[loaded.metadata["excluded"]["models"][0]] = loaded.network
     if not left_out:
-        warnings.warn(
+        warn_user(
             f"{path.parent / 'left_out'} has no networks trained without one of the models: every "
-            f"row is predicted by {path.name}, which may have been trained on the row's model",
-            stacklevel=2,
+            f"row is predicted by {path.name}, which may have been trained on the row's model"
         )
     return Networks(load_checkpoint(path).network, left_out)
 

@@ -3,7 +3,7 @@
 Prediction errors, step times and coefficients are compared.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from jaxtyping import Float
 
 from pinn.common import JsonObject
 from pinn.common.documents import read_json
-from pinn.common.screen import printed
+from pinn.common.screen import PrintedResult, printed
 from pinn.common.tables import records
 from pinn.engines.configurations import canonical, make_deployment
 from pinn.engines.deployment import Deployment
+from pinn.engines.labels import server_label
 from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores, compare_errors
 from pinn.evaluation.metrics import RESULT_COLUMNS, predictions_of, read_results
@@ -43,8 +44,8 @@ SHOWN = {
 BATCHES = ("64 decode @ 1000", "1 prefill 2048 @ 0", "1 prefill 512 @ 0 + 64 decode @ 1000")
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False, eq=False)
+class Comparison(PrintedResult):
     """Errors, step times and coefficients of sides A and B; tables that a side lacks are empty.
 
     Attributes:
@@ -56,7 +57,8 @@ class Comparison:
         coefficients: Coefficients of a coefficient file's deployment: ``name``, ``unit``, ``a``,
             ``b``, ``ratio`` and ``verdict``. The verdict shows whether B's value lies inside A's
             interval, if A has one. Empty for two checkpoints.
-        no_errors: Reason why errors are not compared; empty if errors are compared.
+        no_errors: Reason why errors are not compared; empty if errors are compared, or if neither
+            side has errors.
     """
 
     a: Path | str
@@ -113,7 +115,7 @@ def compare(a: Path | Prediction, b: Path | Prediction, method: str = "network")
     found = Comparison(*titles, errors, *_steps_and_coefficients(*sides), no_errors)
     if not found.tables():
         raise PinnError(no_errors)
-    return found
+    return found if len(without) < 2 else replace(found, no_errors="")
 
 
 @dataclass(frozen=True)
@@ -140,17 +142,34 @@ class _Side(Scores):
             PinnError: If a coefficient file belongs to another deployment.
         """
         if self.given is not None:
-            self.given.check_deployment(deployment, where)
+            _check_same(self.given, deployment, where)
             return np.concatenate([self.given.beta, self.given.alpha])
         assert self.surrogate is not None
         found = self.surrogate.coefficients([deployment])
         return np.concatenate([found.beta[0], found.alpha[0]])
 
 
+def _check_same(given: CoefficientSet, deployment: Deployment, where: str) -> None:
+    """Check that coefficients belong to a deployment.
+
+    Raises:
+        PinnError: If they belong to another deployment; the message includes the differences.
+    """
+    try:
+        given.check_deployment(deployment, where)
+    except PinnError as error:
+        fault = str(error).rpartition(": ")[0]
+        raise PinnError(
+            f"{fault}: compare coefficients of one model, GPU, number format and parallelism. For "
+            "the step times of several deployments, use 'pinn coefficients --grid' or "
+            "pinn.predict_many"
+        ) from error
+
+
 def _title(side: Path | Prediction) -> Path | str:
     if isinstance(side, Path):
         return side
-    return f"prediction of {side.deployment.model.name} on {side.deployment.gpu.name}"
+    return f"prediction of {server_label(side.deployment)}"
 
 
 def _read_side(path: Path | Prediction, method: str) -> _Side:

@@ -176,7 +176,9 @@ def coefficient_table(
       engine does not start) and ``marks: BATCH`` (limits that the batch exceeds); with ``halves``,
       also the ends of the step time's interval (``step_time_low_us``, ``step_time_high_us``);
     - ``starts``, ``verdict``, ``reason``, ``fits``, ``kv_tokens`` and
-      ``smallest_tensor_parallel_size``, with the meaning of these keys in the JSON of memory;
+      ``smallest_tensor_parallel_size``, with the meaning of these keys in the JSON of memory, and
+      the bounds of ``kv_tokens`` (``kv_tokens_low``, ``kv_tokens_high``);
+    - ``kv_cache_format``, the number format of the KV cache;
     - the nearest measured deployment with its distance, and the network inputs outside the training
       range (``outside_training_range``), in standard deviations.
 
@@ -195,6 +197,7 @@ def coefficient_table(
     columns |= coefficient_columns(found)
     columns |= _batch_columns(found.beta, deployments, fits, batches, halves)
     columns |= _memory_columns(fits, smallest)
+    columns["kv_cache_format"] = [each.kv_cache_precision.name for each in deployments]
     space = training_space(network.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]
@@ -304,6 +307,8 @@ def _memory_columns(fits: Sequence[MemoryFit], smallest: Iterable[int | None]) -
         "reason": pa.array([fit.fault or None for fit in fits], pa.string()),
         "fits": pa.array([fit.fits for fit in fits], pa.bool_()),
         "kv_tokens": pa.array([fit.kv_tokens for fit in fits], pa.int64()),
+        "kv_tokens_low": pa.array([fit.token_ends[0] for fit in fits], pa.int64()),
+        "kv_tokens_high": pa.array([fit.token_ends[1] for fit in fits], pa.int64()),
         "smallest_tensor_parallel_size": pa.array(list(smallest), pa.int64()),
     }
 

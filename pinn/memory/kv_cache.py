@@ -136,9 +136,9 @@ def _too_small(deployment: Deployment, layout: KvLayout, needed: int) -> NoStart
         range(longest), layout.blocks, key=lambda tokens: start_blocks(deployment, layout, tokens)
     )
     return NoStartError(
-        f"one request of --max-model-len {longest} needs {needed} KV cache blocks "
+        f"one request of --max-model-len {longest} needs {needed:,} KV cache blocks "
         f"of {size} tokens ({needed * layout.block_bytes / GIB:.2f} GiB), but the GPU "
-        f"has room for {layout.blocks} blocks",
+        f"has room for {layout.blocks:,} blocks",
         f"use --max-model-len {max(fitting - 1, 0)} or less (estimated), a higher "
         "--gpu-memory-utilization or more GPUs",
     )
@@ -250,7 +250,8 @@ def memory_fit(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) ->
     here, *tokens = (count(held) if held >= needed else None for held in blocks)
     if here is None:
         refused = _too_small(deployment, replace(layout, blocks=blocks[0]), needed)
-        return MemoryFit(None, str(refused), refused.fault, left, ends, (tokens[0], tokens[1]))
+        fault = refused.fault + (" as predicted" if tokens[1] is not None else "")
+        return MemoryFit(None, str(refused), fault, left, ends, (tokens[0], tokens[1]))
     requests = (blocks[0] + 1) / counted_blocks(deployment, layout, max_model_len(deployment))
     fault, layout = "", replace(layout, blocks=blocks[0])
     if tokens[0] is None:

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pinn.common import JsonObject
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
+from pinn.engines.labels import hardware_label
 from pinn.engines.recipe import FLAGS
 from pinn.errors import PinnError
 from pinn.memory.kv_cache import (
@@ -137,11 +138,13 @@ class StartUp:
         return f"memory: the engine {self.verdict.upper()}; {remedy}: {reason}"
 
     def _cache_text(self) -> str:
-        (low, high), tokens = self.fit.token_ends, f"{self.fit.kv_tokens:,}"
+        """Return the size of the KV cache, and its number format if it is below 16 bits."""
+        (low, high), form = self.fit.token_ends, self.deployment.kv_cache_precision
+        cache = "a KV cache" if form.bytes_per_weight >= 2 else f"a KV cache in {form.name}"
+        size = f"{cache} of {self.fit.kv_tokens:,} tokens"
         if high is None or low == high:
-            return f"a KV cache of {tokens} tokens"
-        least = "0" if low is None else f"{low:,}"
-        return f"a KV cache of {tokens} tokens ({least} to {high:,})"
+            return size
+        return f"{size} ({low or 0:,} to {high:,})"
 
 
 def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
@@ -157,6 +160,16 @@ def start_up(deployment: Deployment, log: StartupLog | None = None) -> StartUp:
     """
     engine = DEFAULT_SETTINGS
     return StartUp(deployment, engine if log is None else with_log(engine, deployment, log), log)
+
+
+def start_warning(deployment: Deployment, engine: EngineSpec = DEFAULT_SETTINGS) -> str | None:
+    """Return the start-up check of a server that may not start, or does not; None if it starts."""
+    if engine.num_gpu_blocks_override is not None:
+        return None
+    found = StartUp(deployment, engine)
+    said = str(found).removeprefix("memory: ")
+    server = f"{deployment.model.title} on {hardware_label(deployment)}"
+    return None if found.fit.is_certain else f"{server}: {said}"
 
 
 def check_starts(deployment: Deployment, engine: EngineSpec) -> None:

@@ -24,7 +24,7 @@ from pinn.specs.serving import VLLM
 _NO_INTERVALS = "prediction errors of disaggregated prefill/decode were never measured"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class PoolsSimulation(Served):
     """Result of a simulation of two pools, with metrics as clients see them.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pinn.common import Json, JsonObject
-from pinn.common.screen import page, printed, say
+from pinn.common.screen import PrintedResult, page, printed, say
 from pinn.engines.assumptions import assumption_lines
 from pinn.engines.deployment import Deployment
 from pinn.engines.labels import hardware_label, step_limits
@@ -77,7 +77,7 @@ class Reported:
         return None if self.slo is None else goodput(run, self.slo)
 
 
-class Served:
+class Served(PrintedResult):
     """Simulation result of one server, two pools or a fleet under a load.
 
     Attributes:
@@ -112,7 +112,7 @@ class Served:
 _ENDS = "90 % intervals: from simulations at the bounds of step time and KV cache size."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class Simulation(Served):
     """Result of a simulated deployment that serves a workload.
 

@@ -13,7 +13,7 @@ import numpy as np
 from pinn.common import JsonObject
 from pinn.common.files import replace_atomically
 from pinn.common.numbers import fixed
-from pinn.common.screen import Grid, page, printed, say
+from pinn.common.screen import Grid, PrintedResult, page, printed, say
 from pinn.simulator.goodput import Goodput
 from pinn.simulator.result import Reported, finite_values
 from pinn.simulator.statistics import Metrics, percentile_name
@@ -46,8 +46,8 @@ class Served(Protocol):
         """Return the JSON document of the result."""
 
 
-@dataclass(frozen=True)
-class RateSweep:
+@dataclass(frozen=True, repr=False, eq=False)
+class RateSweep(PrintedResult):
     """Results of a load at several request rates.
 
     Attributes:

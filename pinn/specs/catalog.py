@@ -1,13 +1,12 @@
 """Loading of models by name or path: ``load_model`` and ``list_models``."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 
 from pinn.common import documents, files
-from pinn.errors import PinnError, UnknownLayersError
+from pinn.errors import PinnError, UnknownLayersError, warn_user
 from pinn.specs import model_names
 from pinn.specs.config_fields import check_supported, name_of, read_fields
 from pinn.specs.huggingface import ReadSettings, model_from_config, quantization_of
@@ -110,7 +109,7 @@ def _load_variant(name: str, variant: Variant) -> ModelSpec:
     base = _load_name(variant.base, None)
     sampling = _sampling(None, variant.published_as) or base.sampling
     model = variant.applied(replace(base, sampling=sampling), name)
-    warnings.warn(variant.note(name, model), stacklevel=2)
+    warn_user(variant.note(name, model))
     return model
 
 

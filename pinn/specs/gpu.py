@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Any
 
 from pinn.common.documents import MOST_DATASHEET, is_finite, misfit, read_json
 from pinn.common.files import data_folder, given_path
-from pinn.errors import PinnError, printable
+from pinn.errors import PinnError, printable, warn_user
 from pinn.specs.other_vendors import refuse_other_vendor
 from pinn.specs.precision import Precision
 from pinn.units import GIB, GIGA, TERA
@@ -216,10 +215,9 @@ def _peaks(name: str, values: Mapping[str, object], source: str) -> dict[str, fl
     fp8 = _number(name, values, _FP8, source) if any(values.get(key) for key in _FP8) else None
     if bf16 and fp8 and fp8 > _SPARSE_RATIO * bf16:
         ratio = fp8 / bf16
-        warnings.warn(
+        warn_user(
             f"{source}: the FP8 rate of GPU {name} is {ratio:.1f} times the 16-bit rate, so it is "
-            f"probably the rate with sparsity; half of this rate is used",
-            stacklevel=3,
+            f"probably the rate with sparsity; half of this rate is used"
         )
         fp8 /= 2
     found = {"bf16": bf16, "fp8": fp8}

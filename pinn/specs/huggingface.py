@@ -1,6 +1,5 @@
 """Conversion of a config.json into a model: layers, sizes and number formats."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pinn.common import documents
 from pinn.common.documents import check_size, is_finite, written
-from pinn.errors import UnknownLayersError
+from pinn.errors import UnknownLayersError, warn_user
 from pinn.specs import config_fields, mixers, model
 from pinn.specs.audio import audio_reader
 from pinn.specs.config_fields import ConfigFields, inverted, keys, models_file
@@ -249,7 +248,7 @@ def _model_by_keys(fields: ConfigFields, settings: ReadSettings) -> model.ModelS
     config_fields.check_supported(fields)
     note = config_fields.notice(fields)
     if note is not None:
-        warnings.warn(note, stacklevel=3)
+        warn_user(note)
     max_position = longest_context(fields)
     parts = layer_parts(fields, max_position)
     hidden = fields.integer("hidden_size")

@@ -3,7 +3,6 @@
 import difflib
 import re
 import threading
-import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pinn.common.documents import read_json
 from pinn.common.files import given_path
-from pinn.errors import PinnError
+from pinn.errors import PinnError, warn_user
 from pinn.specs.config_fields import PACKAGE_SUFFIX, inverted, models_file, name_of
 
 # Names and aliases in the model catalog, and the file of each model.
@@ -74,7 +73,7 @@ def _package_files() -> list[Path]:
     spec = find_spec("aiconfigurator_core")
     if spec is None or spec.origin is None:
         missing = "most names of 'pinn models' are missing"
-        warnings.warn(f"aiconfigurator-core is not installed: {missing}", stacklevel=2)
+        warn_user(f"aiconfigurator-core is not installed: {missing}")
         return []
     found = (Path(spec.origin).parent / "model_configs").glob(f"*{PACKAGE_SUFFIX}")
     return sorted(path for path in found if not path.name.endswith(QUANT_FILE))

@@ -1,11 +1,10 @@
 """Quantization of a checkpoint: the number format of each of its weight matrices."""
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, warn_user
 from pinn.specs.module_patterns import Matrix, ModulePatterns
 from pinn.specs.precision import Precision, precision
 from pinn.specs.quantization_block import Block, quantization_words
@@ -67,10 +66,9 @@ class Quantization:
             formats = {most.name: held[most] / total} | others
             shares = ", ".join(f"{share:.0%} {name}" for name, share in formats.items())
             weights = kind.replace("_", " ")
-            warnings.warn(
+            warn_user(
                 f"{self.source}: the {weights} weights have several formats ({shares} of the "
-                f"bytes); all of these weights are treated as {most.name}",
-                stacklevel=2,
+                f"bytes); all of these weights are treated as {most.name}"
             )
         return most
 
@@ -95,7 +93,7 @@ def read_quantization(
     except PinnError as error:
         if fallback is None:
             raise
-        warnings.warn(f"{error}. {fallback} is assumed for all linear layers", stacklevel=2)
+        warn_user(f"{error}. {fallback} is assumed for all linear layers")
         named = [(["Linear"], fallback)]
     groups = [(ModulePatterns(t, source), precision(f) if f else None) for t, f in named]
     # A pattern of a matrix's name takes precedence over the class name "Linear" (vLLM:
@@ -135,9 +133,8 @@ def _kv_cache(block: Block) -> Precision | None:
         is_fp8 = isinstance(scheme, str) and scheme.lower().startswith("fp8")
     if is_fp8:
         return precision("fp8")
-    warnings.warn(
+    warn_user(
         f"{block.source}: the KV cache format {scheme!r} is unknown; the model's number format is "
-        f"used, as in vLLM",
-        stacklevel=2,
+        f"used, as in vLLM"
     )
     return None

@@ -5,11 +5,10 @@ w4afp8 from SGLang 0.5.23. The terms used by each method are in ``data/models/qu
 """
 
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pinn.errors import PinnError
+from pinn.errors import PinnError, warn_user
 from pinn.specs.quantization_block import Block, quantization_words
 
 #: Lists of patterns of matrix names, each with the key of a format in ``PRECISIONS``; None means
@@ -131,10 +130,9 @@ def _modelopt(block: Block) -> Named:
         by_algorithm.setdefault(str(own.get("quant_algo") or "").upper(), []).append(name)
     numbers = {match[1] for name in layers if (match := _LAYER.match(name))}
     if len(numbers) == 1:
-        warnings.warn(
+        warn_user(
             f"{block.source}: quantized_layers has only layer {min(numbers)}, whose formats are "
-            "used for all layers",
-            stacklevel=2,
+            "used for all layers"
         )
         by_algorithm = {
             a: [_LAYER.sub("", name).rpartition(".")[0] or name for name in names]

@@ -117,7 +117,7 @@ def test_a_table_is_what_the_command_writes(tmp_path):
     ],
 )
 def test_refused_rows_keep_their_place_and_reason(configurations):
-    with pytest.warns(UserWarning, match="2 of 4 configurations are refused"):
+    with pytest.warns(UserWarning, match="2 of 4 configurations are invalid"):
         found = pinn.predict_many(configurations, "8 decode @ 700", model=MODEL, skip_invalid=True)
     assert found["verdict"].tolist() == ["starts", "invalid"] * 2
     assert found["starts"].tolist() == [True, False] * 2
@@ -134,7 +134,7 @@ def test_refused_rows_keep_their_place_and_reason(configurations):
 
 def test_a_table_without_a_valid_row_has_all_columns():
     asked = {"gpu": ["H100", "H1OO"], "tensor_parallel_size": [3]}
-    with pytest.warns(UserWarning, match="2 of 2 configurations are refused"):
+    with pytest.warns(UserWarning, match="2 of 2 configurations are invalid"):
         found = pinn.predict_many(asked, "8 decode @ 700", model=MODEL, skip_invalid=True)
     assert found["verdict"].tolist() == ["invalid", "invalid"]
     assert found["reason"][1].startswith("the GPU 'H1OO' is unknown")
@@ -183,14 +183,14 @@ def test_a_table_has_the_identifiers_of_its_dataframe():
 
 def test_a_value_of_the_wrong_type_refuses_its_row():
     asked = pd.DataFrame({"tensor_parallel_size": [1, "two"]}, index=[7, 9])
-    with pytest.warns(UserWarning, match="1 of 2 configurations are refused"):
+    with pytest.warns(UserWarning, match="1 of 2 configurations are invalid"):
         found = pinn.predict_many(asked, skip_invalid=True, **DEPLOYED)
     assert found["tensor_parallel_size"].tolist() == ["1", "two"]
     assert found["verdict"].tolist() == ["starts", "invalid"]
     assert found["reason"][9].startswith("tensor_parallel_size must be a whole number, got 'two'")
     with pytest.raises(pinn.PinnError, match=r"^row with index 9: tensor_parallel_size must"):
         pinn.predict_many(asked, **DEPLOYED)
-    with pytest.warns(UserWarning, match="1 of 2 configurations are refused"):
+    with pytest.warns(UserWarning, match="1 of 2 configurations are invalid"):
         found = pinn.predict_many("max_num_seqs=64,many", skip_invalid=True, **DEPLOYED)
     assert found["max_num_seqs"].tolist() == ["64", "many"]
 
@@ -212,9 +212,9 @@ def test_predictions_are_compared_like_their_files(tmp_path):
     found = pinn.compare(one, tmp_path / "one.json")
     pd.testing.assert_frame_equal(found.coefficients, files.coefficients)
     pd.testing.assert_frame_equal(found.step_times, files.step_times)
-    assert f"A: prediction of {one.deployment.model.name} on H100-SXM" in str(found)
+    assert f"A: prediction of {MODEL} on H100-SXM" in str(found)
     with pytest.raises(pinn.PinnError, match="got a Prediction: write it to a file with"):
-        pinn.predict(coefficients=one)
+        pinn.predict(memory_log=one)
 
 
 def test_a_table_tells_starts_that_fail_and_batches_beyond_the_cache():

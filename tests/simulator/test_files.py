@@ -325,7 +325,7 @@ def test_bad_yaml_is_refused_with_the_place(tmp_path, text, message):
             "arrival_s,prompt_tokens,output_tokens\n1,2,x\n",
             "line 2: output_tokens must be a finite number, got 'x'",
         ),
-        ("arrival_s,prompt_tokens\n1,2\n", "line 2: output_tokens is missing"),
+        ("arrival_s,prompt_tokens\n1,2\n", "lacks the column of the output length"),
         (
             "arrival_s,prompt_tokens,output_tokens\n1,2,-1\n",
             "line 2: output_tokens must be a whole number from 0 to .*, got '-1'",

@@ -37,7 +37,7 @@ _HOUR_S = 3600.0
 _NO_INTERVALS = "prediction errors of whole fleets were never measured"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class FleetSimulation(Served):
     """Result of a simulated fleet that serves a workload.
 

@@ -103,6 +103,7 @@ def read_csv_trace(path: Path, most: int | None = None) -> Workload:
     for name in reversed(_PROMPT):
         given = columns.whole(name, 0)
         prompt = np.where(given > 0, given, prompt)
+    columns.first([_OUTPUT], "the output length")
     output = columns.whole(_OUTPUT)
     timeout = _timeouts(columns, arrival)
     offset = np.where(later >= 0, follows_file, arrival - arrival.min())

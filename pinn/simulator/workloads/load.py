@@ -9,6 +9,7 @@ share comes before each prompt. The default number of requests is also vLLM's, 1
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -47,6 +48,9 @@ FORMATS = (
     "inference-perf's YAML (load, data), a BLIS workload specification (clients or inference_perf) "
     "or a plain one (prompt_tokens, output_tokens, stages or concurrency)"
 )
+
+#: Keys by which the formats of YAML files are recognized.
+_KEYS = ("prompt_tokens", "load", "data", "clients", "inference_perf", "trace_version")
 
 
 def load_workload(
@@ -96,7 +100,13 @@ def _load(path: Path, seed: int | None, rate_per_s: float | None, most: int | No
         return blis_spec.read_blis_spec(values, path, seed, rate_per_s)
     if "prompt_tokens" in values:
         return yaml_spec.read_plain_spec(values, path, seed, rate_per_s)
-    raise PinnError(f"the format of the workload file {path} is unknown: give {FORMATS}")
+    keys = ", ".join(map(str, values))
+    close = (difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.85) for key in values)
+    meant = next((f" (did you mean {found[0]}?)" for found in close if found), "")
+    raise PinnError(
+        f"the format of the workload file {path} with the keys {keys or '(none)'}{meant} is "
+        f"unknown: give {FORMATS}"
+    )
 
 
 def file_seed(path: Path) -> int:
@@ -148,6 +158,9 @@ def _beside(header: Path, time_unit: str) -> Path:
         )
     return beside[0]
 
+
+#: Prefix of the name of a temporary folder with the file of a load that was not given as a file.
+UNNAMED = "pinn-load-"
 
 # Requested load: a file, or flags like those of ``vllm bench serve``.
 
@@ -470,24 +483,31 @@ class Load:
         return self.seed or 0
 
     @property
+    def file(self) -> str | None:
+        """Path of the file, or only its name in a temporary folder; None for flags."""
+        if self.path is None:
+            return None
+        return self.path.name if self.path.parent.name.startswith(UNNAMED) else str(self.path)
+
+    @property
     def title(self) -> str:
         """Path of the file, or the flags as a string."""
-        return self.flags.titled(self.media_tokens) if self.path is None else str(self.path)
+        return self.file or self.flags.titled(self.media_tokens)
 
     @property
     def words(self) -> list[str]:
         """Load as command-line arguments, without its rate."""
         given, known = self.flags.given, {f.name: f.option for f in flags_of(LoadFlags)}
-        words = [] if self.path is None else ["--workload", str(self.path)]
+        words = [] if self.file is None else ["--workload", self.file]
         words += [word for name, v in given.items() for word in (known[name], exact(v))]
         return words if self.seed is None else [*words, "--seed", str(self.seed)]
 
     @property
     def document(self) -> JsonObject:
         """Load as a JSON object."""
-        if self.path is None:
+        if self.file is None:
             return asdict(self.flags)
-        return {"path": str(self.path), **self.flags.given}
+        return {"path": self.file, **self.flags.given}
 
 
 #: Names of load flags that can be combined with a file.

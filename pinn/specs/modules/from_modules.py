@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from pinn.errors import PinnError, UnknownLayersError
+from pinn.errors import PinnError, UnknownLayersError, warn_user
 from pinn.specs import model
 from pinn.specs.config_fields import LAYER_TYPES, models_file, read_fields
 from pinn.specs.huggingface import ReadSettings, longest_context, model_of
@@ -74,7 +73,7 @@ def _read(config: Mapping[str, Any], source: str, settings: ReadSettings) -> mod
     stated = given.truth("tie_word_embeddings")
     stem |= {} if stated is None else {"tied_embeddings": stated}
     found = model_of(given, parts, stem, settings)
-    warnings.warn(f"{source}: {reader.note}", stacklevel=2)
+    warn_user(f"{source}: {reader.note}")
     return found
 
 

@@ -1,0 +1,69 @@
+"""Loads that a Python function accepts: files, mappings and tables of requests."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinn.common import Json
+from pinn.common.files import given_path, json_text
+from pinn.errors import PinnError
+from pinn.simulator.workloads.load import UNNAMED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    #: Workload: a path, the content of a plain YAML file, a table of requests, or None if flags
+    #: describe the load.
+    AnyWorkload = (
+        str | Path | Mapping[str, Json] | Sequence[Mapping[str, Json]] | pd.DataFrame | None
+    )
+
+
+def _requests_table(workload: object) -> pd.DataFrame:
+    """Convert a load, given as a table or a list of mappings, to a table with one row per request.
+
+    Raises:
+        PinnError: If the load has an unsupported type.
+    """
+    import pandas as pd
+
+    if isinstance(workload, pd.DataFrame):
+        return workload
+    listed = workload if isinstance(workload, list) else []
+    if not listed or not all(isinstance(each, Mapping) for each in listed):
+        example = 'such as {"prompt_tokens": 512, "output_tokens": 64, "concurrency": 8}'
+        kinds = "a path, a mapping or a list of requests"
+        raise PinnError(
+            f"workload must be {kinds}, got {workload!r:.60}: give a path or requests, {example}"
+        )
+    return pd.DataFrame(listed)
+
+
+@contextlib.contextmanager
+def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
+    """Yield the path of a workload file; other workloads are first written to a temporary file."""
+    if isinstance(workload, str) and not given_path(workload).is_file():
+        raise PinnError(
+            f"the workload file {workload} does not exist: give the load first, then the model and "
+            "the GPU. The load is a file, a mapping or a table of requests"
+        )
+    if workload is None or isinstance(workload, str | Path):
+        yield None if workload is None else Path(workload)
+        return
+    with tempfile.TemporaryDirectory(prefix=UNNAMED) as folder:
+        if isinstance(workload, Mapping):
+            path = Path(folder, "workload.yaml")
+            path.write_text(json_text(workload))
+        else:
+            path = Path(folder, "workload.csv")
+            _requests_table(workload).to_csv(path, index=False)
+        try:
+            yield path
+        except PinnError as error:
+            # The user does not know the temporary file's path, so errors say "workload" instead.
+            said = str(error).replace(str(path), "workload").replace(folder, "workload")
+            raise type(error)(said) from None

@@ -1,0 +1,85 @@
+"""Rows of tables of predictions, which other functions accept as arguments."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pinn
+
+MODEL, GPU = LLAMA = ("meta-llama/Llama-3.1-8B", "H100")
+LOAD = {"prompt_tokens": 200, "output_tokens": 20, "concurrency": 4, "requests": 20}
+BATCH = "32 decode @ 700"
+
+
+@pytest.fixture(autouse=True)
+def _small_network(monkeypatch, checkpoint_path):
+    monkeypatch.setenv("PINN_CHECKPOINT", str(checkpoint_path))
+
+
+def test_a_row_is_predicted_and_simulated_as_in_its_table():
+    given = pd.DataFrame(
+        {"gpu": ["H100", "H200"], "tp": [2, None], "quantization": [None, "fp8"],
+         "max_num_seqs": pd.array([None, 2], dtype="Int64")},
+    )  # fmt: skip
+    found = pinn.predict_many(given, BATCH, model=MODEL)
+    for _, row in found.iterrows():
+        flags = row[["model", *given.columns]].to_dict()
+        seconds = pinn.predict(**flags).step_time(BATCH)
+        assert seconds == pytest.approx(1e-6 * row[f"step_time_us: {BATCH}"])
+        simulated = pinn.simulate(LOAD, **flags)
+        assert simulated.figures["running_max"] == (4 if pd.isna(row["max_num_seqs"]) else 2)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA, pd.NaT])
+def test_a_missing_value_means_the_default(missing):
+    flags = {"max_num_seqs": missing, "quantization": missing, "enable_prefix_caching": missing}
+    assert pinn.predict(*LLAMA, **flags).deployment == pinn.predict(*LLAMA).deployment
+    (row,) = pinn.predict_many([flags | {"gpu": GPU}], model=MODEL).to_dict("records")
+    assert row["verdict"] == "starts"
+
+
+def test_short_names_of_flags_are_arguments():
+    found = pinn.predict(*LLAMA, tp=2, q="fp8").deployment
+    assert found == pinn.predict(*LLAMA, tensor_parallel_size=2, quantization="fp8").deployment
+    with pytest.raises(pinn.PinnError, match="tensor_parallel_size is given twice, also as 'tp'"):
+        pinn.predict(*LLAMA, tensor_parallel_size=2, tp=2)
+
+
+@pytest.mark.parametrize("name", ["tp_siz", "tpsize"])
+def test_a_mistyped_short_name_is_corrected(name):
+    with pytest.raises(pinn.PinnError, match=r"did you mean tp_size\?"):
+        pinn.predict(*LLAMA, **{name: 2})
+    with pytest.raises(pinn.PinnError, match=r"did you mean tp_size\?"):
+        pinn.predict_many([{"gpu": GPU, name: 2}], model=MODEL)
+
+
+def test_a_table_has_the_format_and_the_bounds_of_the_cache():
+    pairs = [("nvfp4", None), ("nvfp4_wo", None), ("nvfp4", "bf16"), (None, "fp8")]
+    given = [{"quantization": weights, "kv_cache_dtype": cache} for weights, cache in pairs]
+    found = pinn.predict_many(given, model=MODEL, gpu="B200")
+    assert found["kv_cache_format"].tolist() == ["fp8", "bf16", "bf16", "fp8"]
+    for row, flags in zip(found.to_dict("records"), given, strict=True):
+        memory = pinn.predict(MODEL, "B200", **flags).memory
+        ends = memory.to_json()["kv_tokens_ends"]
+        assert [row["kv_tokens_low"], row["kv_tokens_high"]] == ends
+        assert ("a KV cache in fp8 of " in str(memory)) == (row["kv_cache_format"] == "fp8")
+
+
+def test_a_server_that_may_not_start_is_named_in_simulations_and_breakdowns():
+    flags = {"model": "Qwen/Qwen3-32B", "gpu": "H100", "max_model_len": 30_000}
+    assert pinn.predict(**flags).memory.verdict == "may not start"
+    said = r"^Qwen/Qwen3-32B on H100-SXM TP 1 bf16: the engine MAY NOT START; .*--max-model-len"
+    with pytest.warns(UserWarning, match=said) as simulated:
+        found = pinn.simulate(LOAD, **flags)
+    assert found.to_json()["notices"] == [str(simulated[0].message)]
+    with pytest.warns(UserWarning, match=said) as broken_down:
+        pinn.breakdown(**flags, batch=BATCH)
+    with pytest.warns(UserWarning, match="the engine DOES NOT START"):
+        pinn.breakdown("Qwen/Qwen3-32B", "L40S", batch=BATCH)
+    assert {simulated[0].filename, broken_down[0].filename} == {__file__}
+
+
+def test_warnings_of_a_configuration_point_to_the_call():
+    with pytest.warns(UserWarning, match=r"vLLM 9.9.9 is unknown") as said:
+        pinn.predict(*LLAMA, engine_version="9.9.9")
+    assert said[0].filename == __file__
