@@ -221,13 +221,15 @@ def simulated(
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
     trust: Intervals | None
-    if file is None:
+    given = None if file is None else read_coefficient_set(file)
+    if given is None:
         trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
     else:
-        trust = posterior_intervals(run, job, read_coefficient_set(file))
+        trust = posterior_intervals(run, job, given)
     moved = None if figure is None else sensitivity(job, run, figure, reported.percentiles)
-    about = _about(job, load, asked, rate_per_s, _warned(asked, run))
-    return Simulation(job.deployment, run, trust, moved, about, reported)
+    about = _about(job, load, asked, rate_per_s, _warned(asked, run, rate_per_s))
+    calibrated = given is not None and bool(given.calibration)
+    return Simulation(job.deployment, run, trust, moved, about, reported, calibrated)
 
 
 def _reported(asked: SimulationRequest, workload: Workload) -> Reported:
@@ -271,11 +273,16 @@ def simulation_job(
     return Job(deployment, workload, latency, engine)
 
 
-def _warned(asked: SimulationRequest, run: Run) -> list[str]:
-    """Warn of a load that differs from the calibration data in use, and return the warnings."""
+def _warned(asked: SimulationRequest, run: Run, rate_per_s: float | None) -> list[str]:
+    """Warn of a load that differs from the calibration data in use, and return the warnings.
+
+    If several rates are requested, each warning begins with the rate.
+    """
     if asked.coefficients is None:
         return []
+    place = f"at {rate_per_s:g} requests/s: " if len(read_rates(asked.rate)) > 1 else ""
     found = load_warnings(read_coefficient_set(asked.coefficients), run)
+    found = [f"{place}{text}" for text in found]
     for text in found:
         warn_user(text)
     return found
@@ -412,7 +419,7 @@ def simulated_pools(
     rate = network if given is None else given * GIGA
     link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
     found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
-    warned = _warned(asked, found.decode)
+    warned = _warned(asked, found.decode, rate_per_s)
     about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
     return PoolsSimulation(found, prefill, decode, about, reported)
 
@@ -475,7 +482,7 @@ def simulated_fleet(
     workload = jobs[0].workload
     reported = _reported(asked, workload)
     found = run_fleet(kinds, spec, workload)
-    warned = _warned(asked, found.run)
+    warned = _warned(asked, found.run, rate_per_s)
     about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
     return FleetSimulation(found, kinds, spec, about, reported)
 
