@@ -283,8 +283,7 @@ class Start:
         pair = f"{deployment.model.name} on {deployment.gpu.name}"
         if self.base is None and pair in self._surrogate().checkpoint.anchor_names:
             self.notes.append(
-                f"{IN_TRAINING}: this model on this GPU, so errors before calibration are not "
-                "errors on unseen data"
+                f"{IN_TRAINING}: this model on this GPU; 'before' is not on unseen data"
             )
         return prior
 
