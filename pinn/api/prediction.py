@@ -100,8 +100,8 @@ def predict(
         predicted = replace(predicted, encoder=encoder)
     if asked.batch:
         predicted = predicted.at(*asked.batch)
-        for text in batch_warnings(predicted.coefficients, [*map(parse_batch, asked.batch)]):
-            warn_user(text)
+    for text in batch_warnings(predicted.coefficients, [*map(parse_batch, predicted.batches)]):
+        warn_user(text)
     if asked.memory_log is None:
         return predicted
     return replace(predicted, memory=start_up(deployment, read_startup_log(asked.memory_log)))

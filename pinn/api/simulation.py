@@ -215,13 +215,15 @@ def simulated(
     doing(f"serving {len(job.workload):,} requests")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
     trust: Intervals | None
-    if file is None:
+    given = None if file is None else read_coefficient_set(file)
+    if given is None:
         trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
     else:
-        trust = posterior_intervals(run, job, read_coefficient_set(file))
+        trust = posterior_intervals(run, job, given)
     moved = None if figure is None else sensitivity(job, run, figure, reported.percentiles)
-    about = _about(job, load, asked, rate_per_s, _warned(asked, run, job))
-    return Simulation(job.deployment, run, trust, moved, about, reported)
+    about = _about(job, load, asked, rate_per_s, _warned(asked, run, rate_per_s, job))
+    calibrated = given is not None and bool(given.calibration)
+    return Simulation(job.deployment, run, trust, moved, about, reported, calibrated)
 
 
 def _reported(asked: SimulationRequest, workload: Workload) -> Reported:
@@ -265,15 +267,18 @@ def simulation_job(
     return Job(deployment, workload, latency, engine)
 
 
-def _warned(asked: SimulationRequest, run: Run, *jobs: Job) -> list[str]:
+def _warned(asked: SimulationRequest, run: Run, rate_per_s: float | None, *jobs: Job) -> list[str]:
     """Warn of servers that may not start and of loads unlike the calibration data.
 
-    The warnings are returned.
+    The warnings are returned. If several rates are requested, warnings of a load begin with its
+    rate.
     """
     starts = (start_warning(job.deployment, job.engine or EngineSpec()) for job in jobs)
     found = [text for text in dict.fromkeys(starts) if text is not None]
     if asked.coefficients is not None:
-        found += load_warnings(read_coefficient_set(asked.coefficients), run)
+        place = f"at {rate_per_s:g} requests/s: " if len(read_rates(asked.rate)) > 1 else ""
+        of_load = load_warnings(read_coefficient_set(asked.coefficients), run)
+        found += [f"{place}{text}" for text in of_load]
     for text in found:
         warn_user(text)
     return found
@@ -410,7 +415,7 @@ def simulated_pools(
     rate = network if given is None else given * GIGA
     link = pools.Link(rate, decode.engine.kv_transfer_latency_s)
     found = pools.simulate_pools(prefill, decode, jobs[0].workload, link)
-    warned = _warned(asked, found.decode, *jobs)
+    warned = _warned(asked, found.decode, rate_per_s, *jobs)
     about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
     return PoolsSimulation(found, prefill, decode, about, reported)
 
@@ -473,7 +478,7 @@ def simulated_fleet(
     workload = jobs[0].workload
     reported = _reported(asked, workload)
     found = run_fleet(kinds, spec, workload)
-    warned = _warned(asked, found.run, *jobs)
+    warned = _warned(asked, found.run, rate_per_s, *jobs)
     about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]
     return FleetSimulation(found, kinds, spec, about, reported)
 

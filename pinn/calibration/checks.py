@@ -21,6 +21,7 @@ from pinn.memory.startup_log import StartupLog
 from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, specified
 from pinn.specs.gpu import list_gpus, load_gpu
+from pinn.specs.model import ModelSpec
 from pinn.specs.model_names import find_in_catalog
 from pinn.specs.model_variants import with_precision
 from pinn.surrogate.coefficients import Coefficients
@@ -303,21 +304,51 @@ def _models(traces: TraceTables, deployment: Deployment) -> Iterator[str]:
 
 
 def other_model(name: str, deployment: Deployment) -> Iterator[str]:
-    """Yield a finding if a file names a model whose shapes differ from the deployment's.
+    """Yield a finding if a file names a model whose layers differ from the deployment's.
 
     Args:
         name: Model name in the file; unknown names yield no finding.
         deployment: Deployment as the user specified it.
     """
-    if find_in_catalog(name) is None:
+    stated, given = _known_model(name), deployment.model
+    if stated is None:
         return
-    stated, given = load_model(name), deployment.model
-    shapes = [(m.layers, m.hidden_size, m.vocab_size) for m in (stated, given)]
+    shapes = [(m.hidden_size, m.vocab_size, m.layer_groups) for m in (stated, given)]
     if shapes[0] != shapes[1]:
         yield (
             f"the file names the model {name}, but --model is {given.name}: did you mean "
             f"--model {name}?"
         )
+
+
+def unknown_model(name: str, deployment: Deployment) -> str | None:
+    """Return a warning if a file's model name is unknown, such as an alias; otherwise None.
+
+    Args:
+        name: Model name in the file; empty if the file has none.
+        deployment: Deployment as the user specified it.
+    """
+    given = deployment.model
+    names = {_bare(given.name), _bare(given.title)}
+    if not name or _bare(name) in names or _known_model(name) is not None:
+        return None
+    return (
+        f"the file names the model {name}, which is unknown and was not compared with --model "
+        f"{given.title}: check that the server ran this model"
+    )
+
+
+def _known_model(name: str) -> ModelSpec | None:
+    """Return the catalog model of a name or of a path's last part; None if there is none."""
+    for spelled in (name, _bare(name)):
+        with suppress(PinnError):  # a bare name that fits several models
+            if found := find_in_catalog(spelled):
+                return load_model(found.name)
+    return None
+
+
+def _bare(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].lower()
 
 
 def _kv_cache(traces: TraceTables, steps: pd.DataFrame, deployment: Deployment) -> Iterator[str]:

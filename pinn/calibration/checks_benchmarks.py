@@ -5,11 +5,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from pinn.calibration.checks import CoefficientsOf, check_kv_blocks, check_speed, other_model
+from pinn.calibration.checks import (
+    CoefficientsOf,
+    check_kv_blocks,
+    check_speed,
+    other_model,
+    unknown_model,
+)
 from pinn.common.run_names import short_names
 from pinn.engines.deployment import Deployment
 from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, StatedServer
 from pinn.measurements.benchmarks.loads import benchmark_figures, benchmark_workload
+from pinn.measurements.benchmarks.run_table import metric_name
 from pinn.memory.kv_layout import max_model_len
 from pinn.physics.batch_sums import uniform_sums
 from pinn.physics.costs import step_costs
@@ -53,8 +60,20 @@ def check_benchmarks(
     short = short_names([run.name for run in runs])
     for run in runs:
         found += [f"{short[run.name]}: {each}" for each in _of_run(run, deployment)]
-    what = "the ITL is"
-    return found or list(check_speed(_ratio(runs, coefficients_of), deployment, what))
+    if found:
+        return found
+    timed = _timed(runs)
+    metrics = " or ".join(dict.fromkeys(metric_name(figure) for _, figure in timed))
+    what = f"the {metrics} of {', '.join(short[run.name] for run, _ in timed)} is"
+    return list(check_speed(_ratio(timed, coefficients_of), deployment, what))
+
+
+def benchmark_warnings(runs: Runs, deployment: Deployment) -> list[str]:
+    """Return warnings about unknown model names, and about streamed chunks of several tokens."""
+    names = dict.fromkeys(run.server.model for run in runs)
+    found = [text for name in names if (text := unknown_model(name, deployment))]
+    short = short_names([run.name for run in runs])
+    return found + [f"{short[r.name]}: {r.chunk_warning}" for r in runs if r.chunk_warning]
 
 
 def _one_server(runs: Runs) -> Iterator[str]:
@@ -253,20 +272,26 @@ def _too_long(run: BenchmarkRun, deployment: Deployment) -> Iterator[str]:
         )
 
 
-def _ratio(runs: Runs, coefficients_of: CoefficientsOf) -> Callable[[Deployment], float]:
-    """Return a function that computes the median ratio of measured to simulated ITL.
+def _timed(runs: Runs) -> list[tuple[BenchmarkRun, str]]:
+    """Return the shortest runs with a latency, each with the latency that shows its speed."""
+    names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s", "tpot_p50_s", "itl_p50_s")
+    known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
+    return sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]
+
+
+def _ratio(
+    timed: Sequence[tuple[BenchmarkRun, str]], coefficients_of: CoefficientsOf
+) -> Callable[[Deployment], float]:
+    """Return a function that computes the median ratio of measured to simulated latencies.
 
     Its argument is a deployment, such as a variant with one flag changed.
     """
-    names = ("tpot_mean_s", "itl_mean_s", "e2e_mean_s", "tpot_p50_s", "itl_p50_s")
-    known = [(r, n) for r in runs if (n := next((n for n in names if n in r.figures), ""))]
-    known = sorted(known, key=lambda pair: pair[0].load.requests)[:_SIMULATED]
 
     def ratio(deployment: Deployment) -> float:
         found = coefficients_of(deployment)
         latency = LinearLatency(deployment, found.beta[0], found.alpha[0])
         ratios = []
-        for run, name in known:
+        for run, name in timed:
             simulated = measured_job(deployment, benchmark_workload(run), latency).run()
             ratios.append(run.figures[name] / benchmark_figures(simulated, [name])[name])
         return float(np.median(ratios)) if ratios else float("nan")

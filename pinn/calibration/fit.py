@@ -10,7 +10,7 @@ from pinn.calibration import calibrated
 from pinn.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to_benchmarks
 from pinn.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
 from pinn.calibration.checks import check_engine, check_traces, refuse
-from pinn.calibration.checks_benchmarks import check_benchmarks
+from pinn.calibration.checks_benchmarks import benchmark_warnings, check_benchmarks
 from pinn.calibration.overloaded import check_some_left, without_overloaded
 from pinn.calibration.prior import Prior, Start, served_prior
 from pinn.engines.deployment import Deployment
@@ -142,6 +142,7 @@ def fit_benchmarks(
     check_some_left(runs, start.force)
     runs, notes = without_overloaded(runs, start.force)
     start.notes += notes
+    start.notes += [f"WARNING: {text}" for text in benchmark_warnings(runs, deployment)]
     before, prior = _checked(start, deployment, partial(check_benchmarks, runs))
     return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
 

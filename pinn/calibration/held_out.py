@@ -10,6 +10,7 @@ from pinn.calibration.alpha import LATER_REQUESTS
 from pinn.calibration.benchmarks import BenchmarkCalibration
 from pinn.calibration.calibrate import Verdict, judge
 from pinn.calibration.calibrated import ServerCalibration
+from pinn.common.numbers import amount
 from pinn.common.run_names import short_names
 
 #: A larger median APE of a metric causes a warning. The value is an assumption, far outside the 90
@@ -66,10 +67,10 @@ class MetricError:
         if not (median := self.verdict.median or 0.0) > STILL_OFF:
             return None
         where = "held-out" if self.is_held_out else "fitted"
+        over = amount(self.verdict.count, f"{where} measurement")
         causes = self.cause or "; ".join(_CAUSES.get(self.key, _CAUSES["e2e"]))
         error = f"{self.metric}: median APE is still {100 * median:.0f} %"
-        count = self.verdict.count
-        return f"{error} over {count} {where} measurements. Likely causes: {causes}."
+        return f"{error} over {over}. Likely causes: {causes}."
 
 
 def metric_errors(found: ServerCalibration) -> list[MetricError]:
@@ -113,7 +114,7 @@ def percentile_errors(found: BenchmarkCalibration) -> list[MetricError]:
         rows = found.percentiles[found.percentiles["figure"] == figure]
         verdict = judge("", *(_error(rows, side) for side in ("before", "after")))
         name = f"{_NAMES[key]} {figure.split('_')[1]}"
-        errors.append(MetricError(name, key, verdict, True, verdict.word))
+        errors.append(MetricError(name, key, verdict, True, f"{verdict.word} (not fitted)"))
     return errors
 
 

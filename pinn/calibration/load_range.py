@@ -17,7 +17,7 @@ _NAMES = {
     "requests_in_flight": "the load has {} requests in flight per server on average",
 }
 #: Description of a batch, which has no other property of a load.
-_OF_BATCH = {"requests_in_flight": "a batch has {} requests"}
+_OF_BATCH = {"requests_in_flight": "the number of requests in a batch is {}"}
 
 #: A load counts as inside the fitted range up to this relative distance, because lengths and the
 #: number of requests in flight differ between random samples of the same load. The value is an
@@ -107,15 +107,16 @@ def _stage(run: Run, stage: int) -> dict[str, float]:
 
 
 def _outside(said: str, fitted: Sequence[float], values: Sequence[float]) -> Iterator[str]:
-    """Yield a warning for the value farthest outside the fitted range of a property, if any."""
+    """Yield a warning with the lowest and highest values outside a property's range, if any."""
     low, high = fitted
-    ratios = {value: max(value / high, low / max(value, 1e-9)) for value in values}
-    far = max(ratios, key=ratios.__getitem__, default=low)
-    if ratios.get(far, 1.0) > 1 + _TOLERANCE:
+    most = 1 + _TOLERANCE
+    far = [v for v in dict.fromkeys((min(values, default=low), max(values, default=high)))
+           if v > most * high or most * v < low]  # fmt: skip
+    if far:
         ends = _short(low) if low == high else f"{_short(low)} to {_short(high)}"
         yield (
-            f"{said.format(_short(far))}, but the calibration was fitted to {ends}: errors may "
-            "exceed its held-out errors; calibrate with a similar load"
+            f"{said.format(' or '.join(map(_short, far)))}, but the calibration was fitted to "
+            f"{ends}: errors may exceed its held-out errors; calibrate with a similar load"
         )
 
 

@@ -26,7 +26,7 @@ def without_overloaded(
     if force:
         told = "the server was overloaded, and the run is included because of --force"
         return list(runs), [f"WARNING: {each}: {told}" for each in reasons]
-    told = "the server was overloaded (included because of --force)"
+    told = "the server was overloaded (--force includes the run)"
     kept = [run for run in runs if not run.overload]
     return kept, [f"{EXCLUDED}: {each}: {told}" for each in reasons]
 

@@ -225,6 +225,9 @@ def checkpoint_prior(
 
 # Start of a calibration: coefficients and prior from files or a checkpoint.
 
+#: First words of the note on a server whose model and GPU the network was trained on.
+IN_TRAINING = "in the training data"
+
 
 class Start:
     """Start of a calibration: an earlier posterior, coefficients of a file, or a checkpoint.
@@ -277,6 +280,11 @@ class Start:
         prior, missing = checkpoint_prior(used, deployment, start.coefficients)
         if missing:
             self.notes.append(f"the prior intervals are assumed rather than measured: {missing}")
+        pair = f"{deployment.model.name} on {deployment.gpu.name}"
+        if self.base is None and pair in self._surrogate().checkpoint.anchor_names:
+            self.notes.append(
+                f"{IN_TRAINING}: this model on this GPU; 'before' is not on unseen data"
+            )
         return prior
 
     def _surrogate(self) -> Surrogate:

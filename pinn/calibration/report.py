@@ -11,11 +11,13 @@ from pinn.calibration import benchmarks, calibrate, calibrated, fit, posterior
 from pinn.calibration.fit import AnyCalibration
 from pinn.calibration.held_out import metric_errors, percentile_errors, warnings_of
 from pinn.calibration.overloaded import EXCLUDED
-from pinn.common.numbers import number
+from pinn.calibration.prior import IN_TRAINING
+from pinn.common.numbers import amount, number
 from pinn.common.run_names import short_names
 from pinn.common.screen import WIDEST, WIDTH, Column, Grid, page, printed, say
 from pinn.engines.labels import server_label
 from pinn.errors import PinnError
+from pinn.measurements.benchmarks.run_table import metric_name
 from pinn.measurements.benchmarks.taken_flags import TAKEN
 from pinn.surrogate.coefficient_set import set_to_json, write_coefficient_set
 from pinn.surrogate.request_features import REQUEST_FEATURES, RequestFeature
@@ -27,7 +29,7 @@ from pinn.units import MICROSECOND, MILLISECOND
 #: notes, and verdicts (changes in held-out error).
 _ERRORS, _QUANTITIES, _NOTES, _VERDICTS = 3, 3, 2, 5
 #: First words of notes that are always printed.
-_ALWAYS = ("WARNING", EXCLUDED, TAKEN)
+_ALWAYS = ("WARNING", EXCLUDED, TAKEN, IN_TRAINING)
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,12 @@ class CalibratedServer:
     def refusal(self) -> str | None:
         """Reason why no coefficient file is written; None if one is written."""
         if not self.kept:
-            return f"the calibration does not reduce the held-out error: {_remedy(self.fit.found)}"
-        if self.warnings and not self.accepted:
+            return f"{_not_kept(self.fit.found.verdicts)}: {_remedy(self.fit.found)}"
+        large = [each.metric for each in metric_errors(self.fit.found) if each.warning is not None]
+        if large and not self.accepted:
             return (
-                "the error of a metric is still large: check its likely causes, or write the file "
-                "with --accept"
+                f"the error of {' and '.join(large)} is still large: check its likely causes, or "
+                "write the file with --accept"
             )
         return None
 
@@ -92,6 +95,14 @@ class CalibratedServer:
     def __str__(self) -> str:
         """Return the text that ``pinn calibrate`` prints."""
         return printed(self.print_report)
+
+
+def _not_kept(verdicts: Sequence[calibrate.Verdict]) -> str:
+    """Return the reason why a fit is rejected, such as a likelihood that decreased."""
+    fallen = [each for each in verdicts if each.is_worse and each.before is None]
+    if not fallen or len(fallen) < sum(each.is_worse for each in verdicts):
+        return "the calibration does not reduce the held-out error"
+    return f"the held-out measurements are less probable than before ({fallen[0].figures[1]})"
 
 
 def _remedy(found: AnyCalibration) -> str:
@@ -124,10 +135,10 @@ def print_fit(fitted: fit.Fit, notes: Sequence[str], appended: bool, details: bo
         say(_heading(found))
         if details or found is fitted.found:
             _print_tables(found, appended, details)
-        if not found.verdicts:
+        if found.verdicts:
+            page().print(_judged(found.verdicts, details))
+        else:
             say(f"WARNING: the calibration was not evaluated: {_few(found)}")
-            continue
-        page().print(_judged(found.verdicts, details))
         if found is fitted.found:
             for warning in warnings_of(found):
                 say(f"WARNING: {warning}")
@@ -189,7 +200,8 @@ def _heading(found: AnyCalibration) -> str:
             f"fitted to {facts['used']} batches of {found.steps.report.accepted} steps; "
             f"residual {100 * facts['noise']:.1f} %"
         )
-    return f"fitted to {len(found.errors)} metrics of {len(facts['sources'])} runs"
+    metrics, runs = amount(len(found.errors), "metric"), amount(len(facts["sources"]), "run")
+    return f"fitted to {metrics} of {runs}"
 
 
 def _detail_tables(found: AnyCalibration) -> list[Grid]:
@@ -340,20 +352,8 @@ def _figures(found: benchmarks.BenchmarkCalibration) -> Grid:
         measured = number(row["measured"] / (1.0 if is_rate else MILLISECOND), 4)
         errors = (100 * (row[side] / row["measured"] - 1) for side in sides)
         cells = ("-" if np.isnan(error) else f"{error:+.1f} %" for error in errors)
-        grid.add(short[row["run"]], _metric(row["figure"]), measured, *cells)
+        grid.add(short[row["run"]], metric_name(row["figure"]), measured, *cells)
     return grid
-
-
-def _metric(figure: str) -> str:
-    """Return the display name of a metric, without its unit.
-
-    >>> _metric("ttft_mean_s"), _metric("output_tokens_per_s")
-    ('TTFT mean', 'output tokens/s')
-    """
-    if figure.endswith("_per_s"):
-        return f"{figure.removesuffix('_per_s').replace('_', ' ')}/s"
-    latency, statistic, _ = figure.split("_")
-    return f"{latency.upper()} {statistic}"
 
 
 def _steps(found: calibrated.StepCalibration) -> Grid:

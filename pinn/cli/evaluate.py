@@ -117,7 +117,8 @@ def coefficients(
     Prints the errors of the file's coefficients and, if the file has them, of the coefficients
     before its calibration. Traces are evaluated over their whole time, so a file that was
     calibrated to these traces is evaluated in part on its training data. Errors on runs of an
-    overloaded server are printed, but excluded from the summary. The server's flags are those given
+    overloaded server are printed, but excluded from the summary. Loads to which the file was
+    calibrated are marked, and have a summary of their own. The server's flags are those given
     to 'pinn ingest'; the options below are further settings of its scheduler.
 
     Examples:

@@ -1,5 +1,6 @@
 """Errors of times predicted from a coefficient file, on measurements of the same deployment."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +12,10 @@ from pinn.common.screen import Grid
 from pinn.engines.engine_spec import EngineSpec
 from pinn.engines.labels import hardware_label, step_limits
 from pinn.evaluation.tables import frame_grid
+from pinn.measurements.benchmarks.run_table import metric_name
 from pinn.measurements.traces.trace_tables import read_trace_tables
-from pinn.surrogate.coefficient_set import read_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
+from pinn.units import MILLISECOND
 
 #: Metrics of a load whose errors are printed; the saved table lists the errors of all metrics.
 _SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
@@ -31,7 +34,8 @@ def score_file(
     Returns:
         The table of errors, and grids to print. The table has errors of the file's coefficients
         and, if the file stores them, of the coefficients before calibration. Columns are those of
-        ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit``.
+        ``score_steps`` or ``score_benchmarks`` of ``pinn.calibration.fit``; loads also have
+        ``fitted`` (whether the file was calibrated to them).
 
     Raises:
         PinnError: If a file is unreadable or invalid, or if the deployments differ.
@@ -45,6 +49,7 @@ def score_file(
         table = score_steps(traces, deployment, sets)
         return table, [_step_grid(table)]
     table = score_benchmarks(benchmark_runs(traces), deployment, sets, engine)
+    table.insert(list(table).index("figure"), "fitted", _fitted_runs(found, table))
     name = f"{deployment.model.title} on {hardware_label(deployment)}"
     return table, _load_grids(table, f"{name}, {step_limits(deployment)}")
 
@@ -61,29 +66,61 @@ def _step_grid(table: pd.DataFrame) -> Grid:
     return grid
 
 
+def _fitted_runs(found: CoefficientSet, table: pd.DataFrame) -> list[bool]:
+    """Return for each row of errors whether the file was calibrated to the row's run.
+
+    Runs are compared by load and measured values, because the files may have been moved.
+    """
+    key = ["load", "figure", "measured"]
+    fitted = {tuple(row[name] for name in key) for row in found.calibration.get("figures", ())}
+    is_fitted = [row in fitted for row in table[key].itertuples(index=False, name=None)]
+    runs = set(table["run"][is_fitted])
+    return [run in runs for run in table["run"]]
+
+
 def _load_grids(table: pd.DataFrame, server: str) -> list[Grid]:
     """Return two grids: latency errors of each load, and summary statistics of these errors.
 
-    Loads that overloaded the server are excluded from the statistics.
+    Loads that overloaded the server are excluded from the statistics. Fitted loads have separate
+    statistics.
     """
     shown = table[table["figure"].isin(_SHOWN)]
-    shown = shown.assign(run=shown["run"].map(short_names(list(shown["run"]))))
-    key = ["run", "load", "figure"]
-    errors = shown.pivot(index=key, columns="coefficients", values="error_percent")
-    each = {"run": "run", "load": "load", "figure": "figure", "measured": "measured"}
-    each |= {f"{name}, %": f"{name}:+.1f" for name in shown["coefficients"].unique()}
-    measured = shown.drop_duplicates(key).join(errors, on=key)
-    measured = measured.assign(measured=measured["measured"].map(number))
-    repeated = measured.duplicated(["run", "load"])
-    measured[["run", "load"]] = measured[["run", "load"]].mask(repeated, "")
-    loads = frame_grid(measured, each, server, text=3)
+    short = short_names(list(shown["run"]))
+    columns = list(shown["coefficients"].unique())
+    errors = shown.pivot(index=["run", "figure"], columns="coefficients", values="error_percent")
+    loads = Grid.of("load", "measured", *(f"{name}, %" for name in columns), caption=server)
+    for run, rows in shown.drop_duplicates(["run", "figure"]).groupby("run", sort=False):
+        load, overload, fitted = rows.iloc[0][["load", "overload", "fitted"]]
+        state = "; overloaded" * bool(overload) + "; fitted" * bool(fitted)
+        loads.add(f"{short[str(run)]}: {load}{state}", "", *[""] * len(columns))
+        for row in rows.to_dict("records"):
+            cells = (f"{errors.loc[(run, row['figure']), name]:+.1f}" for name in columns)
+            loads.add(*_with_unit(row["figure"], row["measured"]), *cells)
+    return [loads, _summary(shown, short)]
+
+
+def _with_unit(figure: str, measured: float) -> tuple[str, str]:
+    """Return a metric's name with its unit, and its value: ms for times, 1/s for rates.
+
+    >>> _with_unit("ttft_mean_s", 0.025)
+    ('  TTFT mean, ms', '25.0')
+    """
+    if figure.endswith("_per_s"):
+        return f"  {metric_name(figure)}", number(measured)
+    return f"  {metric_name(figure)}, ms", number(measured / MILLISECOND)
+
+
+def _summary(shown: pd.DataFrame, short: Mapping[str, str]) -> Grid:
     overloaded = shown["overload"] != ""
-    size = shown[~overloaded].assign(size=shown["error_percent"].abs())
-    of_figures = size.groupby(["coefficients", "figure"], sort=False)["size"]
+    loads = shown["fitted"].map({True: "fitted", False: "other"})
+    metric = shown["figure"].map(metric_name)
+    size = shown.assign(size=shown["error_percent"].abs(), loads=loads, metric=metric)
+    key = ["coefficients", *["loads"] * bool(shown["fitted"].any()), "metric"]
+    of_figures = size[~overloaded].groupby(key, sort=False)["size"]
     sums = of_figures.agg(["count", "median", "mean", "max"]).reset_index()
     of_run = shown[overloaded].drop_duplicates("run")[["run", "overload"]]
-    reasons = [f"{name}: {why}" for name, why in of_run.itertuples(index=False)]
+    reasons = [f"{short[name]}: {why}" for name, why in of_run.itertuples(index=False)]
     without = f"; excluded, overloaded: {'; '.join(reasons)}" if reasons else ""
-    columns = {"coefficients": "coefficients", "figure": "figure"}
+    columns = {name: name for name in key}
     columns |= {"n": "count", "median": "median:.1f", "mean": "mean:.1f", "worst": "max:.1f"}
-    return [loads, frame_grid(sums, columns, f"absolute errors, %{without}", text=2)]
+    return frame_grid(sums, columns, f"absolute errors, %{without}", text=len(key))

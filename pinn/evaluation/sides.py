@@ -3,7 +3,7 @@
 Prediction errors, step times and coefficients are compared.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,12 @@ from pinn.engines.deployment import Deployment
 from pinn.engines.labels import server_label
 from pinn.errors import PinnError
 from pinn.evaluation.comparison import Scores, compare_errors
-from pinn.evaluation.metrics import RESULT_COLUMNS, predictions_of, read_results
+from pinn.evaluation.metrics import (
+    RESULT_COLUMNS,
+    error_summary,
+    predictions_of,
+    read_results,
+)
 from pinn.measurements.deployments.observations import read_observations
 from pinn.specs.batch import parse_batch
 from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set, set_to_json
@@ -109,7 +114,8 @@ def compare(a: Path | Prediction, b: Path | Prediction, method: str = "network")
     except PinnError as error:
         lacking = f"no errors against measurements in {' and '.join(without)}"
         remedy = (
-            "compare checkpoints with held-out errors, evaluations, or files of 'pinn calibrate'"
+            "compare checkpoints with held-out errors, evaluations, or files calibrated to traces "
+            "or to several loads"
         )
         no_errors = f"{lacking}: {remedy}" if without else str(error)
     found = Comparison(*titles, errors, *_steps_and_coefficients(*sides), no_errors)
@@ -222,7 +228,12 @@ def _of_method(results: pd.DataFrame, method: str, path: Path) -> pd.DataFrame:
 
 
 def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
-    """Return a calibration's error summaries, with a split for each period and type of step."""
+    """Return a calibration's error summaries: of step times, or of metrics of held-out loads.
+
+    Step times have a split for each period and type of step.
+    """
+    if held_out := given.calibration.get("held_out"):
+        return _load_results(pd.DataFrame(list(held_out)))
     columns = ["part", "kind", "coefficients", "n", "median", "mean", "bias"]
     errors = pd.DataFrame(list(given.calibration.get("errors", ())), columns=columns)
     rows = errors[(errors["n"] > 0) & (errors["coefficients"] == "calibrated")]
@@ -230,6 +241,17 @@ def _calibration_results(given: CoefficientSet) -> pd.DataFrame:
     splits = rows["part"] + ", " + rows["kind"]
     rows = rows.assign(split=splits, held_out="all", method="calibrated", metric="step", **percent)
     return rows.reindex(columns=list(RESULT_COLUMNS))
+
+
+def _load_results(held_out: pd.DataFrame) -> pd.DataFrame:
+    """Return error summaries of the metrics of held-out loads after a calibration."""
+    rows = [
+        {"metric": str(figure).removesuffix("_mean_s")}
+        | asdict(error_summary(of["after"].to_numpy(), of["measured"].to_numpy()))
+        for figure, of in held_out.groupby("figure", sort=False)
+    ]
+    table = pd.DataFrame(rows).assign(split="held-out loads", held_out="all", method="calibrated")
+    return table.reindex(columns=list(RESULT_COLUMNS))
 
 
 def _ends(tree: Any) -> dict[str, tuple[float, float]]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
@@ -14,7 +15,7 @@ from pinn.memory.start_up import StartUp
 from pinn.memory.weights import gpu_weight_bytes
 from pinn.planning import commands, fleet, rate_search
 from pinn.planning.bottleneck import KV_MEMORY, bottleneck, gpu_time_shares
-from pinn.planning.candidate import Candidate
+from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.plan import (
     NOT_EVALUATED,
     TIME_OVER,
@@ -28,6 +29,7 @@ from pinn.planning.problem import PlanningProblem
 from pinn.planning.time_budget import UNLIMITED, OutOfTimeError, TimeBudget
 from pinn.planning.trials import Trials
 from pinn.simulator.run import Run
+from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.units import GIB
 
 #: Rates at which a plan's row is simulated, relative to its maximum rate within the SLO.
@@ -346,10 +348,16 @@ def examine(
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
         fails_first=_fails_first(ladder[-1] if late else _just_beyond(trials, rate) or ladder[-1]),
-        assumptions=assumption_lines(deployment),
+        assumptions=assumption_lines(deployment, _is_calibrated(candidate)),
         is_partial=certainty.is_unknown,
     )
     return Row(choice, trials.tally.simulations)
+
+
+def _is_calibrated(candidate: Candidate) -> bool:
+    """Return whether a candidate's coefficients are calibrated to measurements of a server."""
+    file = candidate.source
+    return file != NETWORK and bool(read_coefficient_set(Path(file)).calibration)
 
 
 def _per_million(

@@ -17,6 +17,7 @@ import yaml
 from pinn.engines.recipe import served_release
 from pinn.engines.routers import RANDOM, ROUND_ROBIN
 from pinn.errors import PinnError
+from pinn.planning.candidate import NETWORK
 from pinn.planning.plan import Choice, Plan
 from pinn.planning.search_extent import probability_gap, unfinished
 from pinn.specs.gpu import gpu_aliases, load_gpu
@@ -172,7 +173,7 @@ def _probability(plan: Plan, choice: Choice) -> list[str]:
 def length_limit(plan: Plan, choice: Choice) -> list[str]:
     """Return a sentence about a maximum request length that was derived from the load."""
     most = choice.flags.get("max_model_len")
-    if not plan.ask.derives_length or most is None:
+    if not plan.ask.derives_length or most is None or choice.coefficients != NETWORK:
         return []
     return [
         f"Requests may have up to {most:,} tokens, from the load's longest request "

@@ -280,7 +280,7 @@ def _how_sure(choice: Choice) -> list[str]:
     late = "" if choice.chance is not None else " and P(SLO met)"
     unsure = f"; the interval of the rate{late} {'were' if late else 'was'} not computed in time"
     is_late = choice.is_partial and all_of_them.interval_per_s is None
-    bar = unsure if is_late else _interval_bar(all_of_them)
+    bar = unsure if is_late else _interval_bar(all_of_them, choice.coefficients)
     if choice.replicas == 1:
         return [f"{alone}{bar}."]
     together = f"{choice.replicas} replicas with --router {choice.router} meet the SLO up to "
@@ -312,7 +312,9 @@ def _search_bar(rate: HighestRate) -> str:
     return words
 
 
-def _interval_bar(rate: HighestRate) -> str:
+def _interval_bar(rate: HighestRate, source: str) -> str:
+    if source != NETWORK:
+        return "; plans have no interval and no P(SLO met) for coefficients from a file"
     if rate.interval_per_s is None or rate.level is None:
         return "; the prediction has no interval"
     low, high = map(number, rate.interval_per_s)

@@ -123,6 +123,7 @@ class Simulation(Served):
         sensitivity: Sensitivity of a metric to the coefficients; None if not requested.
         about: Description of deployment and load for the JSON output.
         reported: Percentiles to print, and limits to check.
+        calibrated: Whether the coefficients are calibrated to measurements of a server.
     """
 
     deployment: Deployment
@@ -131,6 +132,7 @@ class Simulation(Served):
     sensitivity: Sensitivity | None = None
     about: Mapping[str, Json] = field(default_factory=dict)
     reported: Reported = field(default_factory=Reported)
+    calibrated: bool = False
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -194,7 +196,7 @@ class Simulation(Served):
         if self.goodput is not None:
             say(f"{self.goodput.sentence}.")
         say(", ".join(filter(None, parts)))
-        for line in assumption_lines(self.deployment):
+        for line in assumption_lines(self.deployment, self.calibrated):
             say(line)
         if self.run.workload.reading is not None:
             say(f"{self.run.workload.reading}.")

@@ -40,7 +40,7 @@ def print_prediction(found: Prediction, recipe: bool, betas: bool, memory: bool)
     steps = found.steps  # raises an error for an unreadable batch before anything is printed
     console = page(WIDEST if recipe or betas else WIDTH)
     console.print(_title(found))
-    for line in assumption_lines(found.deployment):
+    for line in assumption_lines(found.deployment, bool(found.coefficients.calibration)):
         console.print(line)
     console.print(f"{found.memory}\n")
     if memory:

@@ -40,7 +40,7 @@ def test_a_file_scores_the_run_that_it_made(run, coefficients, tmp_path):
     table = tmp_path / "scores.csv"
     result = run("evaluate", "coefficients", coefficients, "--observations", out, "--out", table)
     assert result.exit_code == 0, result.output
-    assert "ttft_mean_s" in result.stdout
+    assert "TTFT mean, ms" in result.stdout
     errors = [float(line.split(",")[-1]) for line in table.read_text().splitlines()[1:]]
     assert max(map(abs, errors)) < 1e-6
 
@@ -83,7 +83,7 @@ def test_logs_and_spans_give_something_to_calibrate_on(run, refused, coefficient
                  "--gpu", "H100")  # fmt: skip
     assert result.exit_code == 0, result.output
     result = run("evaluate", "coefficients", of_log, "--observations", tmp_path / "log")
-    assert "itl_mean_s" in result.stdout
+    assert "ITL mean, ms" in result.stdout
     spans = tmp_path / "spans.json"
     spans.write_text(request_spans(of))
     result = run("ingest", "vllm", spans, "-o", tmp_path / "stock", *LLAMA)

@@ -68,12 +68,30 @@ def test_a_batch_outside_the_range_of_a_calibration_is_warned_of(tmp_path):
     fitted = {"loads": {"requests_in_flight": [8.0, 64.0], "prompt_tokens": [512.0, 512.0]}}
     path = tmp_path / "server.json"
     write_coefficient_set(CoefficientSet(facts, prior_coefficients(1), calibration=fitted), path)
-    said = "^a batch has 256 requests, but the calibration was fitted to 8 to 64: errors may exceed"
+    said = "^the number of requests in a batch is 256, but the calibration was fitted to 8 to 64: "
     with pytest.warns(UserWarning, match=said):
         pinn.predict(coefficients=path, batch=["32 decode @ 700", "256 decode @ 700"])
+    said = "^the number of requests in a batch is 1 or 256, but the calibration was fitted to 8 to "
+    with pytest.warns(UserWarning, match=said):
+        pinn.predict(coefficients=path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pinn.predict(coefficients=path, batch="32 decode @ 700")
+
+
+def test_a_rate_outside_the_range_of_a_calibration_is_named(tmp_path):
+    facts = deployment_facts(make_deployment({"model": "Llama-3.1-8B", "gpu": "H100"}))
+    fitted = {"loads": {"requests_in_flight": [1.0, 2.0]}}
+    path = tmp_path / "server.json"
+    write_coefficient_set(CoefficientSet(facts, prior_coefficients(1), calibration=fitted), path)
+    load = {"input_len": 256, "output_len": 32, "num_prompts": 64, "coefficients": path}
+    said = "^at 500 requests/s: the load has .* requests in flight per server on average, but the "
+    with pytest.warns(UserWarning, match=said):
+        pinn.sweep(rate="20,500", **load)
+    with pytest.warns(UserWarning, match="^the load has .* requests in flight"):
+        found = pinn.simulate(rate="500", **load)
+    line = "vllm 0.33.0 (assumed; set it with --engine-version), calibrated to measurements"
+    assert line in str(found)
 
 
 def test_tokens_of_a_second_are_those_of_the_step(run, tmp_path):

@@ -134,6 +134,26 @@ def test_calibrations_are_compared_by_their_own_errors(run, tmp_path):
     assert row["b"] == pytest.approx(1.0)
 
 
+def test_calibrations_to_loads_are_compared_by_their_held_out_errors(run, tmp_path):
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    run("coefficients", "--model", "Llama-3.1-8B", "--gpu", "H100", "--json", paths[0])
+    tree = json.loads(paths[0].read_text())
+    for path, factor in zip(paths, (1.02, 1.01), strict=True):
+        tree["calibration"] = {
+            "held_out": [{"run": name, "load": name, "figure": figure, "measured": 2.0,
+                          "before": 3.0, "after": factor * 2.0}
+                         for name in "xyz" for figure in ("ttft_mean_s", "tpot_mean_s")]
+        }  # fmt: skip
+        path.write_text(json.dumps(tree))
+    found, shown = compared(run, tmp_path, *paths)
+    rows = {row["metric"]: row for row in found["errors"]}
+    assert set(rows) == {"ttft", "tpot"}
+    assert (rows["ttft"]["split"], rows["ttft"]["n"]) == ("held-out loads", 3)
+    assert (rows["ttft"]["a"], rows["ttft"]["b"]) == pytest.approx((2.0, 1.0))
+    assert rows["ttft"]["verdict"] == "B better"
+    assert "no errors" not in shown
+
+
 def test_a_file_and_a_checkpoint(run, checkpoints, tmp_path):
     path = tmp_path / "file.json"
     run("coefficients", "--model", "Llama-3.1-8B", "--gpu", "H100", "--json", path,

@@ -81,7 +81,7 @@ def test_a_large_error_needs_to_be_accepted(run, coefficients, benchmarks, tmp_p
     error = re.search(r"WARNING: TTFT: median APE is still (\d+) % over 3 held-out", said)
     assert int(error[1]) > 25
     assert "Likely causes: a server at or beyond saturation" in said
-    assert "nothing written: the error of a metric is still large" in said
+    assert "nothing written: the error of TTFT is still large" in said
     assert not out.exists()
     server = pinn.calibrate(files, *LLAMA[1::2], base=coefficients, force=True)
     assert server.kept
@@ -98,7 +98,7 @@ def test_a_metric_that_gets_worse_is_left_alone(run, coefficients, benchmarks, t
              "--benchmarks")  # fmt: skip
     found = run(*words, *benchmarks(3.0, 0.3, 3.0))
     assert found.exit_code == 0, found.output
-    assert re.search(r"^TTFT .* left as it was$", found.stdout, re.MULTILINE)
+    assert re.search(r"^TTFT .* left as it was *$", found.stdout, re.MULTILINE)
     row = re.search(r"^TPOT +3 +[\d.]+ % +([\d.]+) % +better", found.stdout, re.MULTILINE)
     assert float(row[1]) < 8
     fitted = json.loads(out.read_text())["calibration"]["figures"]

@@ -91,7 +91,8 @@ def test_what_a_server_adds_is_learned_beside_its_steps(served_steps, checkpoint
     assert result.exit_code == 0, result.output
     assert "each fifth of the batches, held out" in result.output
     assert "each load, held out" in result.output
-    assert_one_screen(result.stdout, more=1)  # the server's flags take a second line
+    # The server's flags take a second line, and the note on training data another.
+    assert_one_screen(result.stdout, more=2)
     measured_ = read_measured_steps(served_steps)
     deployment = measured_.target(None, None, {}).deployment()
     before = Start(None, None, checkpoint_path).coefficients(deployment).beta

@@ -218,6 +218,12 @@ def test_a_calibrated_server_is_marked_and_has_no_interval(folder):
         assert (choice.chance is None) == (choice.coefficients != "network")
     assert sources == {1: {str(file)}, 2: {"network"}}
     assert str(file) in found.stdout or "server.json" in found.stdout
+    shown = " ".join(found.stdout.split())
+    first = plans.choices[0].coefficients == str(file)
+    assert ("no P(SLO met) for coefficients from a file" in shown) == first
+    line = "vllm 0.33.0 (assumed; set it with --engine-version), calibrated to measurements"
+    for choice in plans.choices:
+        assert (line in choice.assumptions) == (choice.coefficients == str(file))
     warned = "The load has a mean prompt length of 256 tokens, but the calibration was fitted to"
     for choice in plans.choices:
         is_warned = choice.assumptions[-1].startswith(warned)

@@ -193,6 +193,9 @@ def test_a_length_limit_that_was_derived_is_told_with_the_launch_command(capsys)
         below = capsys.readouterr().out.partition("Recommended:")[2]
         assert (said in " ".join(below.split())) == derived
         assert (said in manifest(shown)) == derived
+    of_file = replace(choices[0], coefficients="server.json")
+    made = replace(made, choices=[of_file], ask=replace(made.ask, derives_length=True))
+    assert said not in manifest(made)
 
 
 def test_gpus_without_serving_data_are_named(capsys):

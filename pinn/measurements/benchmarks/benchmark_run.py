@@ -66,6 +66,9 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 #: of its requests failed, because the latencies are then those of a lighter load. It also counts as
 #: overloaded if it served less than the share ``_KEPT_UP`` of the expected requests per second.
 _MOST_FAILED, _KEPT_UP = 0.05, 0.9
+#: Ratio of mean ITL to mean TPOT above which a streamed chunk is assumed to contain several tokens.
+#: The ratio is about 1 if each chunk contains one token.
+_SEVERAL_TOKENS = 1.5
 THROUGHPUTS = ("requests_per_s", "output_tokens_per_s")
 
 #: Allowed names in ``BenchmarkRun.figures``: ``ttft_mean_s``, ..., ``output_tokens_per_s``.
@@ -281,6 +284,17 @@ class BenchmarkRun:
         if served >= _KEPT_UP * expected:
             return None
         return f"served {number(served)} of {number(load.rate_per_s)} requests/s"
+
+    @property
+    def chunk_warning(self) -> str | None:
+        """Return a warning if a streamed chunk contains several tokens; None if it does not."""
+        itl, tpot = (self.figures.get(f"{name}_mean_s", 0.0) for name in ("itl", "tpot"))
+        if itl <= _SEVERAL_TOKENS * tpot or not tpot:
+            return None
+        return (
+            f"ITL is {itl / tpot:.1f} times TPOT, so streamed chunks contain several tokens: check "
+            "that the server ran without speculative decoding, which cannot be calibrated"
+        )
 
     @staticmethod
     def from_json(values: Mapping[str, Json]) -> BenchmarkRun:

@@ -24,6 +24,18 @@ def run_lines(runs: Sequence[BenchmarkRun]) -> list[str]:
     return [f"{unit:40s} {heads}  load", *rows, "", *wrote, *(f"assumed: {a}" for a in assumed)]
 
 
+def metric_name(figure: str) -> str:
+    """Return the display name of a metric, without its unit.
+
+    >>> metric_name("ttft_mean_s"), metric_name("output_tokens_per_s")
+    ('TTFT mean', 'output tokens/s')
+    """
+    if figure.endswith("_per_s"):
+        return f"{figure.removesuffix('_per_s').replace('_', ' ')}/s"
+    latency, statistic, _ = figure.split("_")
+    return f"{latency.upper()} {statistic}"
+
+
 def _run_lines(run: BenchmarkRun, name: str) -> list[str]:
     cells = " ".join(_milliseconds(run, name) for name in LATENCIES)
     lines = [f"{name:40s} {cells}  {run.load.text}"]
@@ -31,6 +43,8 @@ def _run_lines(run: BenchmarkRun, name: str) -> list[str]:
         lines.append(f"{'':40s} overloaded: {run.overload}")
     elif run.failed:
         lines.append(f"{'':40s} {run.failed:,} of {run.served + run.failed:,} requests failed")
+    if run.chunk_warning:
+        lines.append(f"{'':40s} WARNING: {run.chunk_warning}")
     return lines
 
 

@@ -38,6 +38,7 @@ from pinn.measurements.traces.steps import (
 from pinn.measurements.traces.trace_tables import Target, TraceTables
 from pinn.physics.costs import step_costs
 from pinn.physics.step_values import floor_seconds
+from pinn.specs.catalog import load_model
 from pinn.specs.flags import FlagValue, flags_of
 from pinn.specs.gpu import find_gpu
 from pinn.specs.serving import ServingSpec
@@ -98,18 +99,37 @@ def benchmark_target(
         flags: Fields of ``ServingSpec`` (and ``precision``) that the user specified.
 
     Raises:
-        PinnError: If neither files nor user name the model or the GPU, or a flag has an invalid
-            value.
+        PinnError: If neither files nor user name the model or the GPU, the files name an unknown
+            model, or a flag has an invalid value.
     """
-    model = model or next((r.server.model for r in runs if r.server.model), None)
+    source = None if model else next((r for r in runs if r.server.model), None)
+    model = model if source is None else source.server.model
     gpu = gpu or next((r.server.gpu for r in runs if find_gpu(r.server.gpu)), None)
     stated: dict[str, FlagValue] = {}
     for run in runs:
         stated = {**run.server.all_flags, **stated}
     flags = _of_engine(stated, flags or {}) | dict(flags or {})
-    return Target.of(
-        model, gpu, flags, f"{runs[0].name} does not state the model and the GPU of the server"
-    )
+    missing = [what for what, known in (("model", model), ("GPU", gpu)) if not known]
+    lacking = f"{runs[0].name} does not state the {' and the '.join(missing)} of the server"
+    target = Target.of(model, gpu, flags, lacking)
+    if source is not None:
+        _check_stated_model(source)
+    return target
+
+
+def _check_stated_model(run: BenchmarkRun) -> None:
+    """Check that the model that a file names can be loaded.
+
+    Raises:
+        PinnError: If it cannot be loaded, such as an alias under which the server serves it.
+    """
+    try:
+        load_model(run.server.model)
+    except PinnError as error:
+        raise PinnError(
+            f"{run.name} states the model {run.server.model!r} (if this is an alias, give the "
+            f"model with --model): {error}"
+        ) from error
 
 
 def _of_engine(

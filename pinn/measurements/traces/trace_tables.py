@@ -111,9 +111,9 @@ class Target:
             PinnError: If the model or the GPU is missing (the message begins with ``lacking``), or
                 a flag has an invalid value.
         """
-        for option, value in (("--model", model), ("--gpu", gpu)):
-            if not value:
-                raise PinnError(f"{lacking}: give {option}")
+        missing = [option for option, given in (("--model", model), ("--gpu", gpu)) if not given]
+        if missing:
+            raise PinnError(f"{lacking}: give {' and '.join(missing)}")
         serving = {name: value for name, value in flags.items() if name != "precision"}
         precision = flags.get("precision")
         known = None if precision is None else str(precision)

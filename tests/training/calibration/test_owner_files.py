@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from assumed_priors import prior_coefficients
 
 from pinn.calibration import report
 from pinn.calibration.benchmarks import BenchmarkCalibration
 from pinn.calibration.calibrate import judge, judgements
-from pinn.calibration.checks import refuse
-from pinn.calibration.checks_benchmarks import check_benchmarks
+from pinn.calibration.checks import other_model, refuse
+from pinn.calibration.checks_benchmarks import benchmark_warnings, check_benchmarks
 from pinn.calibration.fit import Fit
 from pinn.calibration.held_out import metric_errors, percentile_errors
 from pinn.calibration.overloaded import check_some_left, without_overloaded
@@ -23,13 +24,18 @@ from pinn.common.run_names import short_names
 from pinn.common.screen import printed
 from pinn.engines.labels import server_label
 from pinn.errors import PinnError
-from pinn.evaluation.coefficient_file import _load_grids
-from pinn.measurements.benchmarks.benchmark_run import BenchmarkRun, Lengths, Load
+from pinn.evaluation.coefficient_file import _fitted_runs, _load_grids
+from pinn.measurements.benchmarks.benchmark_run import (
+    BenchmarkRun,
+    Lengths,
+    Load,
+    StatedServer,
+)
 from pinn.measurements.benchmarks.read import read_benchmarks
 from pinn.measurements.benchmarks.run_table import run_lines
 from pinn.measurements.benchmarks.taken_flags import taken_lines
 from pinn.measurements.traces.ingestion import benchmark_target
-from pinn.surrogate.coefficient_set import read_coefficient_set
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.coefficients import NAMES
 from pinn.surrogate.request_features import REQUEST_FEATURES
 
@@ -171,7 +177,7 @@ def test_overloaded_runs_are_excluded_and_named():
     kept, (note,) = without_overloaded([good, bad])
     assert kept == [good]
     assert note.startswith("excluded: b: 800 of 1,000 requests failed: ")
-    assert "--force" in note
+    assert note.endswith("(--force includes the run)")
     kept, (note,) = without_overloaded([good, bad], force=True)
     assert kept == [good, bad]
     assert note.startswith("WARNING: b: 800 of 1,000 requests failed: ")
@@ -224,7 +230,7 @@ def test_the_highest_measured_percentile_of_each_latency_is_shown():
     assert (error.metric, error.verdict.count) == ("ITL p99", 4)
     assert (error.verdict.before, error.verdict.after) == pytest.approx((0.3, 0.15))
     text = printed(report.print_fit, fit_of(found), [], False)
-    assert re.search(r"ITL p99 +4 +30\.00 % +15\.00 % +better", text)
+    assert re.search(r"ITL p99 +4 +30\.00 % +15\.00 % +better \(not fitted\)", text)
     text = printed(report.print_fit, fit_of(found), [], False, details=True)
     assert re.search(r"ITL p90 +1,?000 +\+10\.0 % +\+1\.0 %", text)
 
@@ -270,19 +276,104 @@ def test_inference_perf_s_percentiles_and_assumptions_are_read(folders):
 
 
 def test_scores_name_excluded_runs_and_show_each_load_once():
-    rows = [("set.json", f"{folder}/results/s0.json", "a load", failed, figure, 1.0, 1.1, 10.0)
-            for folder, failed in (("x", ""), ("y", "9 of 9 requests failed"))
-            for figure in ("ttft_mean_s", "tpot_mean_s")]  # fmt: skip
-    columns = ["coefficients", "run", "load", "overload", "figure", "measured", "predicted",
-               "error_percent"]  # fmt: skip
-    loads, sums = _load_grids(pd.DataFrame(rows, columns=columns), "a server")
+    loads, sums = _load_grids(scored().assign(fitted=False), "a server")
     assert loads.caption == "a server"
-    assert [row.cells[:3] for row in loads.rows] == [
-        ("x", "a load", "ttft_mean_s"), ("", "", "tpot_mean_s"),
-        ("y", "a load", "ttft_mean_s"), ("", "", "tpot_mean_s"),
+    of_latencies = [("  TTFT mean, ms", "25.0", "+10.0"), ("  TPOT mean, ms", "25.0", "+10.0")]
+    assert [row.cells for row in loads.rows] == [
+        ("x: a load", "", ""), *of_latencies,
+        ("y: a load; overloaded", "", ""), *of_latencies,
+        ("z: a load", "", ""), *of_latencies, ("  output tokens/s", "25.0", "+10.0"),
     ]  # fmt: skip
     assert sums.caption.endswith("excluded, overloaded: y: 9 of 9 requests failed")
-    assert [row.cells[2] for row in sums.rows] == ["1", "1"]
+    assert [row.cells[1:3] for row in sums.rows] == [
+        ("TTFT mean", "2"), ("TPOT mean", "2"), ("output tokens/s", "1")
+    ]  # fmt: skip
+
+
+def scored():
+    """Errors of three runs, of which the second overloaded its server."""
+    names = ("ttft_mean_s", "tpot_mean_s", "output_tokens_per_s")
+    rows = [("set.json", f"{folder}/results/s0.json", "a load", failed, figure, scale * 0.025,
+             scale * 0.0275, 10.0)
+            for folder, failed, figures in (
+                ("x", "", names[:2]), ("y", "9 of 9 requests failed", names[:2]), ("z", "", names))
+            for figure in figures
+            for scale in [1000.0 if figure == names[2] else 1.0]]  # fmt: skip
+    columns = ["coefficients", "run", "load", "overload", "figure", "measured", "predicted",
+               "error_percent"]  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_scores_tell_fitted_loads_from_others():
+    table = scored()
+    table.loc[table["run"].str.startswith("x"), "measured"] = 0.05
+    fitted = {"run": "moved/s0.json", "load": "a load", "figure": "ttft_mean_s", "measured": 0.05}
+    calibrated_set = CoefficientSet({}, prior_coefficients(1), calibration={"figures": [fitted]})
+    table = table.assign(fitted=_fitted_runs(calibrated_set, table))
+    assert set(table["run"][table["fitted"]]) == {"x/results/s0.json"}
+    loads, sums = _load_grids(table, "a server")
+    names = [row.cells[0] for row in loads.rows if not row.cells[0].startswith(" ")]
+    assert names == ["x: a load; fitted", "y: a load; overloaded", "z: a load"]
+    assert [row.cells[1:4] for row in sums.rows][:3] == [
+        ("fitted", "TTFT mean", "1"), ("fitted", "TPOT mean", "1"), ("other", "TTFT mean", "1")
+    ]  # fmt: skip
+
+
+def test_chunks_of_several_tokens_are_warned_of():
+    run = run_of("a/x.json")
+    drafted = replace(run, figures=run.figures | {"itl_mean_s": 0.019})
+    deployment = benchmark_target([run], MODEL, GPU).deployment()
+    (warning,) = benchmark_warnings([run, replace(drafted, name="b/x.json")], deployment)
+    assert warning.startswith("b: ITL is 1.9 times TPOT, so streamed chunks contain several tokens")
+    assert "speculative decoding" in "\n".join(run_lines([drafted]))
+    assert "WARNING" not in "\n".join(run_lines([run]))
+
+
+def test_names_that_the_catalog_lacks_are_warned_of():
+    deployment = benchmark_target([run_of()], MODEL, GPU).deployment()
+    known = ("", MODEL, "llama-2-7b-hf", "/models/Llama-2-7b-hf/", "Qwen/Qwen3-8B")
+    runs = [replace(run_of(), server=StatedServer(name)) for name in (*known, "chat", "chat")]
+    (warning,) = benchmark_warnings(runs, deployment)
+    assert warning.startswith("the file names the model chat, which is unknown")
+    assert list(other_model("/models/Qwen3-8B/", deployment))
+
+
+def test_a_file_with_an_alias_for_its_model_asks_for_the_model():
+    run = replace(run_of("sweep.csv#1"), server=StatedServer("chat"))
+    with pytest.raises(PinnError, match=r"^sweep\.csv#1 states the model 'chat' .* with --model\)"):
+        benchmark_target([run], None, GPU)
+    assert benchmark_target([run], MODEL, GPU).model == MODEL
+
+
+def test_a_server_without_a_name_asks_for_what_is_missing():
+    for model, gpu, said in (
+        (None, GPU, "run.json does not state the model of the server: give --model"),
+        (MODEL, None, "run.json does not state the GPU of the server: give --gpu"),
+        (None, None, "does not state the model and the GPU of the server: give --model and --gpu"),
+    ):
+        with pytest.raises(PinnError, match=f"{said}$"):
+            benchmark_target([run_of()], model, gpu)
+
+
+def test_the_only_load_has_its_error_and_causes_named():
+    found = calibrated(held_out_table((0.7,), (0.6,)))
+    errors = found.held_out
+    alone = replace(found, errors=errors, held_out=errors.iloc[:0], verdicts=[])
+    server = report.CalibratedServer(fit_of(alone), False, ())
+    said = " ".join(str(server).split())
+    assert "fitted to 1 metric of 1 run " in said
+    assert "TTFT: median APE is still 60 % over 1 fitted measurement. Likely causes: a " in said
+    assert server.refusal.startswith("the error of TTFT is still large: ")
+
+
+def test_a_fall_of_the_likelihood_is_named():
+    even, wide, narrow = np.ones(4), np.full(4, 0.3), np.full(4, 0.01)
+    verdicts = judgements("held out", [1.2 * even, 1.15 * even], [wide, narrow])
+    assert [verdict.word for verdict in verdicts] == ["better", "worse"]
+    found = replace(calibrated(held_out_table((0.2,) * 4, (0.15,) * 4)), verdicts=verdicts)
+    refusal = report.CalibratedServer(fit_of(found, kept=False), False, ()).refusal
+    said = r"the held-out measurements are less probable than before \(likelihood ratio 0\.\d\d\)"
+    assert re.match(f"{said}: measure other loads", refusal)
 
 
 def test_a_checkpoint_is_no_coefficient_file(tmp_path):

@@ -10,9 +10,11 @@ from calibration_rows import BASE, deployment, intervals
 from pinn.calibration.calibrate import calibrate_to
 from pinn.calibration.posterior import fit_posterior, server_half_widths
 from pinn.calibration.prior import (
+    IN_TRAINING,
     SCALARS,
     KnownSteps,
     Prior,
+    Start,
     all_features,
     assumed_prior,
     checkpoint_prior,
@@ -141,6 +143,14 @@ def test_a_checkpoint_knows_prompts_that_wait_for_launching(flags: dict[str, obj
     spread = prior.spread(all_features(features))
     for step, each in zip(known_steps(small), spread, strict=True):
         assert each <= step_half_width(halves, step) / NORMAL_QUANTILE
+
+
+def test_a_server_in_the_training_data_is_named() -> None:
+    for model, is_known in (("meta-llama/Llama-2-7b-hf", True), ("Qwen/Qwen3-8B", False)):
+        start = Start(None, None, None)
+        small = make_deployment({"model": model, "gpu": "H100"})
+        start.prior(small, start.coefficients(small))
+        assert any(note.startswith(IN_TRAINING) for note in start.notes) == is_known
 
 
 def steps_of(target: Deployment, texts: list[str], beta: np.ndarray) -> np.ndarray:

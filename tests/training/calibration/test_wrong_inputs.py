@@ -219,6 +219,10 @@ WRONG_RUNS = {
     "another GPU": (lambda r: [r], {"gpu": "L40S"}, "the file names the GPU H100-SXM"),
     "another model": (lambda r: [r], {"model": "meta-llama/Llama-3.1-70B",
                                       "tensor_parallel_size": 4}, "the file names the model"),
+    "a model as wide and deep": (
+        lambda r: [stated(r, model="meta-llama/Llama-2-7b-hf")],
+        {"model": "mistralai/Mistral-7B-v0.1"},
+        "did you mean --model meta-llama/Llama-2-7b-hf?"),
     "a KV cache of another TP": (
         lambda r: [stated(r, kv_tokens=1_900_000)], {}, "--tensor-parallel-size"),
     "two models": (lambda r: [r, stated(r, model="Qwen/Qwen3-8B")], {}, "files have 2 models"),
@@ -252,7 +256,7 @@ WRONG_RUNS = {
         "reading the weights"),
     "twice as slow as any": (
         lambda r: [figures(r, tpot=3, itl_=3, e2e_=3, ttft=3, requ=1 / 3, outp=1 / 3)], {},
-        "as long as predicted"),
+        "the TPOT mean of file is 2.9 times as long as predicted"),
 }  # fmt: skip
 
 
