@@ -225,7 +225,7 @@ def _llama_70b(**serving):
         ),
         (
             lambda: kv_layout(_llama_70b(tensor_parallel_size=2), EngineSpec()),
-            r"--max-model-len 131072 needs 8,192 KV cache blocks .* use --max-model-len \d+ or less",
+            r"--max-model-len 131072 needs 8,192 KV cache blocks .* use --max-model-len \d+",
         ),
         (lambda: _serve([60, 8], [5, 1]), "request 0 has 60 prompt and 5 output tokens, 65 tog"),
         (
