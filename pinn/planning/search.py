@@ -8,6 +8,7 @@ budget.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -169,6 +170,22 @@ class Search:
         order = sorted(found, key=lambda i: ranking.fleet_rank(*found[i], self.problem))
         return {i: found[i] for i in order}
 
+    def promising(self, top: int) -> tuple[list[int], list[int]]:
+        """Return the hardware that must be evaluated and that may be as cheap, by index.
+
+        Args:
+            top: Minimum number of hardware configurations to evaluate.
+        """
+        found = dict.fromkeys(self.sized, (True, math.inf))
+        for i, fleet in self.fleets.items():
+            found[i] = ranking.fleet_expense(*fleet, self.problem)
+        return ranking.promising(self.fastest, self.problem, top, found)
+
+    def unsized(self, top: int) -> set[int]:
+        """Return the indices of promising hardware without a sizing result."""
+        must, may = self.promising(top)
+        return {*must, *may} - set(self.sized)
+
     def _status(self) -> str:
         """Return the progress as one line, with the best fleet so far and the remaining time."""
         parts = [f"screened {len(self.screened)} of {len(self.groups)} hardware configurations"]
@@ -188,15 +205,14 @@ class Search:
         first, rest = ranking.screening_order(self.groups, self.problem)
         while True:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
-            must, may = ranking.promising(self.fastest, self.problem, top)
-            self._size(must, may, budget)
+            self._size(*self.promising(top), budget)
             if not self.rows:  # compute the recommended row before the search continues
                 self._make_rows(self.workers.count)
             first = []
             _LOG.info("%s", self._status())
             if rounds.is_over and not self.fleets:  # without fleets, use all time for the search
                 budget = rounds = self.budget
-            if rounds.is_over or not self.untried:
+            if rounds.is_over or not (self.untried or self.unsized(top)):
                 break
         counts = len(self.screened), len(self.groups), len(self.fleets)
         _LOG.info("screened %d of %d hardware configurations, sized %d fleets", *counts)
