@@ -8,6 +8,7 @@ import re
 import shlex
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,9 +25,12 @@ from pinn.engines.configurations import make_deployment, parse_pool
 from pinn.engines.engine_spec import EngineSpec
 from pinn.planning import fleet
 from pinn.planning.candidates import SearchSpace, read_candidates_file
+from pinn.planning.plan import GpuOutcome
 from pinn.planning.pools import find_pools
+from pinn.planning.report import print_plan
 from pinn.planning.screening import least_latencies_s
 from pinn.planning.trials import ErrorScenario, latencies_s
+from pinn.simulator.pools_error import POOLS_BIAS
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.rates import at_rate
 from pinn.surrogate.encoder_time import HALF_WIDTH
@@ -142,7 +146,35 @@ def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
     # A cell of the table is folded: the row's metrics are between its lines.
     assert re.search(r"(?: |.*\n *)".join(map(re.escape, apart.label.split())), printed)
     for text in (page, " ".join(printed.split())):
-        assert "the error of both together was never measured" in text
+        assert "a bias of +8 % for TPOT (too long) and -62 % for TTFT (too short)" in text
+    manifest = (folder / "out" / "manifest.yaml").read_text()
+    assert ("Assumed KV transfers between the pools: 50 GB/s per GPU." in printed) == (
+        plan.choices[0].pools is not None
+    )
+    assert "Assumed KV transfers between the pools: 50 GB/s per GPU." in apart.assumptions
+    if plan.choices[0].pools is not None:
+        assert "toy_proxy_server.py of vLLM's repository." in manifest
+        assert "-62 % for TTFT (too short)" in manifest
+
+
+def test_a_terminal_shows_the_cheapest_row_of_both_serving_modes(plan, capsys):
+    """All cheap rows are disaggregated; the ordinary row comes last."""
+    pools = [choice for choice in plan.choices if choice.pools]
+    (ordinary, *_) = (choice for choice in plan.choices if not choice.pools)
+    several = [replace(pools[0], replicas=10 + i) for i in range(4)]
+    shown = replace(plan, choices=[*several, ordinary], by_gpu=[GpuOutcome("H100-SXM", 1)])
+    print_plan(shown, None)
+    printed = capsys.readouterr().out.partition("Recommended")[0]
+    assert re.findall(r"^ +(\d+) +\d+ \d+ x ", printed, re.MULTILINE) == ["1", "2", "3", "5"]
+
+
+def test_the_stated_bias_is_that_of_the_notes():
+    notes = Path(__file__).parents[2] / "docs" / "disaggregation_notes.md"
+    rows = re.search(r"\| all \| all \| all \| all \| (\d+) \|(.*)\|(.*)\|", notes.read_text())
+    tpot, ttft = (float(re.search(r"\(([-+.\d]+)\)", cell)[1]) for cell in rows.groups()[1:])
+    assert f"{rows[1]} measured deployments" in POOLS_BIAS
+    assert f"{tpot:+.0f} % for TPOT" in POOLS_BIAS
+    assert f"{ttft:+.0f} % for TTFT" in POOLS_BIAS
     with (folder / "out" / "plan.csv").open() as file:
         rows = list(csv.DictReader(file))
     got = [(row["prefill"], row["decode"]) for row in rows]
