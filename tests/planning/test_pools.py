@@ -147,6 +147,10 @@ def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
     assert re.search(r"(?: |.*\n *)".join(map(re.escape, apart.label.split())), printed)
     for text in (page, " ".join(printed.split())):
         assert "a bias of +8 % for TPOT (too long) and -62 % for TTFT (too short)" in text
+    with (folder / "out" / "plan.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    got = [(row["prefill"], row["decode"]) for row in rows]
+    assert got == [choice.pools or ("", "") for choice in plan.choices]
     manifest = (folder / "out" / "manifest.yaml").read_text()
     assert ("Assumed KV transfers between the pools: 50 GB/s per GPU." in printed) == (
         plan.choices[0].pools is not None
@@ -175,10 +179,6 @@ def test_the_stated_bias_is_that_of_the_notes():
     assert f"{rows[1]} measured deployments" in POOLS_BIAS
     assert f"{tpot:+.0f} % for TPOT" in POOLS_BIAS
     assert f"{ttft:+.0f} % for TTFT" in POOLS_BIAS
-    with (folder / "out" / "plan.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    got = [(row["prefill"], row["decode"]) for row in rows]
-    assert got == [choice.pools or ("", "") for choice in plan.choices]
 
 
 def test_a_multiple_of_a_pair_is_its_replicas(candidates):
