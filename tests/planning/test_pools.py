@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finished_plans import plan as made_up
 from finished_plans import read_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,15 +162,17 @@ def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
         assert "-62 % for TTFT (too short)" in manifest
 
 
-def test_a_terminal_shows_the_cheapest_row_of_both_serving_modes(plan, capsys):
+def test_a_terminal_shows_the_cheapest_row_of_both_serving_modes(capsys):
     """All cheap rows are disaggregated; the ordinary row comes last."""
-    pools = [choice for choice in plan.choices if choice.pools]
-    (ordinary, *_) = (choice for choice in plan.choices if not choice.pools)
-    several = [replace(pools[0], replicas=10 + i) for i in range(4)]
-    shown = replace(plan, choices=[*several, ordinary], by_gpu=[GpuOutcome("H100-SXM", 1)])
+    made = made_up()
+    ordinary = made.choices[0]
+    several = [
+        replace(ordinary, pools=("2x tp=1", "1x tp=2"), weights_gib=60.0 + i) for i in range(4)
+    ]
+    shown = replace(made, choices=[*several, ordinary], by_gpu=[GpuOutcome("H200-SXM", 1)])
     print_plan(shown, None)
     printed = capsys.readouterr().out.partition("Recommended")[0]
-    assert re.findall(r"^ +(\d+) +\d+ \d+ x ", printed, re.MULTILINE) == ["1", "2", "3", "5"]
+    assert re.findall(r"^ +(\d+) +12 38\.40 3 x ", printed, re.MULTILINE) == ["1", "2", "3", "5"]
 
 
 def test_the_stated_bias_is_that_of_the_notes():
