@@ -210,8 +210,9 @@ def _sized(
     sized = fleet.with_probability(size, trials, problem)
     if sized is None:
         replicas = fleet.many(size.replicas, candidate)
+        verb = "is" if size.replicas == 1 else "are"
         why = (
-            f"{replicas} are predicted to meet the SLO, but no fleet "
+            f"{replicas} {verb} predicted to meet the SLO, but no fleet "
             f"within the GPU limits meets it with --min-probability {problem.min_probability:g}"
         )
         return Infeasible(candidate.label, why)
@@ -234,12 +235,14 @@ def _too_few(candidate: Candidate, rate: HighestRate, problem: PlanningProblem) 
     needed = max(math.ceil(asked / each - 1e-9), problem.least_replicas)
     if problem.max_gpus is not None and (most + 1) * candidate.gpus > problem.max_gpus:
         gpus = max(needed, most + 1) * candidate.gpus
+        verb = "misses" if most == 1 else "miss"
         why = (
             f"needs about {gpus} GPUs, more than --max-gpus {problem.max_gpus}: "
-            f"{replicas} miss the SLO at {number(asked)} requests/s; {alone}"
+            f"{replicas} {verb} the SLO at {number(asked)} requests/s; {alone}"
         )
         return Infeasible(candidate.label, why, gpus)
-    why = f"{alone}, but {replicas} do not meet it at {number(asked)} requests/s"
+    verb = "does" if most == 1 else "do"
+    why = f"{alone}, but {replicas} {verb} not meet it at {number(asked)} requests/s"
     return Infeasible(candidate.label, why)
 
 
@@ -348,7 +351,10 @@ def examine(
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
         fails_first=_fails_first(ladder[-1] if late else _just_beyond(trials, rate) or ladder[-1]),
-        assumptions=assumption_lines(deployment, _is_calibrated(candidate)),
+        assumptions=[
+            *assumption_lines(deployment, _is_calibrated(candidate)),
+            *([] if apart is None else apart.assumptions),
+        ],
         is_partial=certainty.is_unknown,
     )
     return Row(choice, trials.tally.simulations)

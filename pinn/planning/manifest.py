@@ -18,7 +18,7 @@ from pinn.engines.recipe import served_release
 from pinn.engines.routers import RANDOM, ROUND_ROBIN
 from pinn.errors import PinnError
 from pinn.planning.candidate import NETWORK
-from pinn.planning.plan import Choice, Plan
+from pinn.planning.plan import POOLS_UNSURE, Choice, Plan
 from pinn.planning.search_extent import probability_gap, unfinished
 from pinn.specs.gpu import gpu_aliases, load_gpu
 from pinn.specs.serving import SGLANG, TRTLLM, VLLM
@@ -47,6 +47,8 @@ _PROBE_S, _START_PROBES, _READY_PROBES, _LIVE_PROBES = 10, 180, 3, 6
 _NAME_LENGTH = 40
 #: Annotation of a Service with the routing policy that the plan's metrics assume.
 _ROUTER = "pinn/router"
+#: Proxy for vLLM's disaggregated prefill/decode.
+_PROXY = "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py of vLLM's repository"
 _NONE: Mapping[str, str] = {}
 #: Size of the volume for a model's files, relative to the size of the weights. The Hugging Face
 #: cache may also store files in other formats.
@@ -159,7 +161,11 @@ def _notes(plan: Plan, row: int) -> list[str]:
         for p in by_chance
     ]
     if choice.pools:
-        lines.append("Put a proxy that pairs prefill and decode servers in front of both Services.")
+        lines += [
+            "Put a proxy that pairs prefill and decode servers in front of both Services, such as "
+            f"{_PROXY}.",
+            f"Disaggregated prefill/decode: {POOLS_UNSURE}.",
+        ]
     return lines
 
 
@@ -184,8 +190,7 @@ def length_limit(plan: Plan, choice: Choice) -> list[str]:
 
 def _cost_and_chance(choice: Choice) -> str:
     cost = "" if choice.cost_per_hour is None else f", {choice.cost_per_hour:,.2f} per hour"
-    chance = choice.chance
-    return cost if chance is None else f"{cost}, P(SLO met) {100 * min(chance, 0.97):.0f} %"
+    return cost if choice.chance is None else f"{cost}, P(SLO met) {choice.stated_chance}"
 
 
 def _servers(plan: Plan, choice: Choice) -> list[_Server]:

@@ -16,6 +16,7 @@ from matplotlib.patheffects import withStroke
 from pinn.common import files, pages
 from pinn.common.numbers import amount
 from pinn.common.plots import log_scale, new_figure, png, short, svg
+from pinn.planning.manifest import length_limit
 from pinn.planning.plan import POOLS_UNSURE, Choice, Plan, Point, has_gaps
 from pinn.planning.search_extent import probability_gap, unfinished
 from pinn.simulator.slo import parse_slo, written_s
@@ -197,6 +198,7 @@ def write_page(plan: Plan, folder: Path) -> Path:
         has_gaps=has_gaps(plan.choices),
         pools_unsure=POOLS_UNSURE,
         unfinished=unfinished(plan) if plan.choices else [],
+        warnings=_warnings(plan),
         gap=probability_gap(plan, plan.choices[0]) if plan.choices else "",
         excluded="Rejected and untried candidates" if plan.untried else "Rejected candidates",
         short=short,
@@ -204,6 +206,15 @@ def write_page(plan: Plan, folder: Path) -> Path:
     )
     files.write_whole(folder / "plan.html", text)
     return folder / "plan.html"
+
+
+def _warnings(plan: Plan) -> list[str]:
+    """Return sentences about the limits of the recommended row's predictions."""
+    if not plan.choices:
+        return []
+    first = plan.choices[0]
+    lines = [*length_limit(plan, first), *first.assumptions, plan.ask.unmeasured_warning]
+    return list(filter(None, lines))
 
 
 def _time(seconds: float | None) -> str:

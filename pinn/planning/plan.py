@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from pinn.common.numbers import number
 from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
+from pinn.simulator.pools_error import POOLS_BIAS
 from pinn.simulator.slo import LimitOutcome
 from pinn.specs.flags import Flag, FlagValue
 
@@ -129,8 +130,8 @@ _LESS = {
 
 #: Clause about errors that the probability of meeting the SLO with disaggregated P/D excludes.
 POOLS_UNSURE = (
-    "the probability accounts for the prediction errors of prefill and of decode workers; the "
-    "error of both together was never measured"
+    "the probability accounts for the prediction errors of prefill and of decode workers, not for "
+    f"those of both together; {POOLS_BIAS}"
 )
 
 
@@ -173,6 +174,8 @@ class PlanSummary(AskedRate):
         derives_length: Whether the maximum request length of the candidates was derived from the
             load, because the user gave none.
         unmeasured_gpus: GPUs on which no server in the network's training data ran.
+        suggests_fp8: Whether all candidates have 16-bit weights by default, and fp8 weights may be
+            faster on a requested GPU.
     """
 
     model: str
@@ -195,6 +198,7 @@ class PlanSummary(AskedRate):
     min_probability: float | None = None
     derives_length: bool = False
     unmeasured_gpus: Sequence[str] = ()
+    suggests_fp8: bool = False
 
     @property
     def lengths(self) -> str:
@@ -206,6 +210,21 @@ class PlanSummary(AskedRate):
         """Name of the load; empty if it would only repeat the mean lengths."""
         repeated = f"{self.prompt_tokens:.0f} tokens in, {self.output_tokens:.0f} out"
         return "" if self.workload == repeated else self.workload
+
+    @property
+    def unmeasured_warning(self) -> str:
+        """Warning about GPUs without serving data in the training data; empty if there are none."""
+        if not self.unmeasured_gpus:
+            return ""
+        gpus = ", ".join(self.unmeasured_gpus)
+        return f"No serving data of {gpus}: no server was measured there; expect larger errors."
+
+    @property
+    def fp8_hint(self) -> str:
+        """Hint to try fp8 weights, where they may be faster than 16-bit weights; else empty."""
+        if not self.suggests_fp8:
+            return ""
+        return "All candidates have 16-bit weights; --quantization bf16,fp8 also tries fp8."
 
 
 @dataclass(frozen=True)
@@ -385,6 +404,17 @@ class Choice:
     weights_gib: float = 0.0
     with_headroom: Point | None = None
     at_interval_ends: tuple[Point, Point] | None = None
+
+    @property
+    def stated_chance(self) -> str:
+        """Probability of meeting the SLO as a string; ``-`` if there is none.
+
+        The probability is a share of 20 equally likely errors, of which the largest represents the
+        worst 5 %. Even if all 20 meet the SLO, 100 % would be an overstatement.
+        """
+        if self.chance is None:
+            return "-"
+        return ">97 %" if self.chance > 0.97 else f"{100 * self.chance:.0f} %"
 
     @property
     def is_lower_bound(self) -> bool:

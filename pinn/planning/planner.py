@@ -13,7 +13,7 @@ from pinn.common.workers import Workers
 from pinn.engines.configurations import Values, canonical, read_configurations
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.planning.candidate import NETWORK
+from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.candidates import (
     SearchSpace,
     find_candidates,
@@ -99,8 +99,18 @@ def plan_load(
         plan.ask,
         gpus_per_machine=read_candidates_file(request.candidates).gpus_per_machine,
         derives_length=not any("max_model_len" in canonical(row) for row in rows),
+        suggests_fp8="precision" not in flags and not listed and _may_gain_by_fp8(found),
     )
     return replace(plan, ask=ask, choices=[_with_range_warnings(c, ask) for c in plan.choices])
+
+
+def _may_gain_by_fp8(candidates: Sequence[Candidate]) -> bool:
+    """Return whether all weights have 16 bits, and a GPU multiplies faster in fp8."""
+    deployments = [each.deployment for each in candidates if each.source == NETWORK]
+    forms = {form.name for each in deployments for form in vars(each.model.precisions).values()}
+    return forms <= {"bf16", "fp16"} and any(
+        "fp8" in each.gpu.peak_flop_per_s for each in deployments
+    )
 
 
 def _with_range_warnings(choice: Choice, ask: PlanSummary) -> Choice:

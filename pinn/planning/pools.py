@@ -25,6 +25,7 @@ from pinn.simulator.pools import Link, Pool, default_link, halves, simulate_pool
 from pinn.simulator.run import Run
 from pinn.simulator.simulate import EarlyStop
 from pinn.simulator.workloads.workload import Workload
+from pinn.specs.gpu import network_bytes_per_s
 from pinn.specs.serving import VLLM
 
 
@@ -83,6 +84,12 @@ class PoolsCandidate(Candidate):
     def prompt_latency(self) -> LinearLatency:
         """Latency model of the prefill workers."""
         return self.prefill.latency
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Sentences about the assumed network between the pools."""
+        link = network_bytes_per_s(self.deployment.gpu) / 1e9
+        return [f"Assumed KV transfers between the pools: {link:g} GB/s per GPU."]
 
     def pool_texts(self, replicas: int) -> tuple[str, str]:
         """Return the pools of ``replicas`` as values of ``--prefill`` and ``--decode``."""

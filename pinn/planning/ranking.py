@@ -18,6 +18,7 @@ _SCREENING_ERROR = 0.2
 #: Cost of a fleet, for sorting: (whether only other GPUs have a price; price per hour or number of
 #: GPUs).
 Expense = tuple[bool, float]
+_NO_FLEETS: Mapping[int, Expense] = {}
 
 
 def screening_order(
@@ -80,7 +81,7 @@ def _expense(
         whole: Whether to round the number of replicas up; otherwise it may be fractional above 1.
     """
     price = problem.price_per_hour(candidate.deployment.gpu.name, candidate.gpus)
-    each, asked = (candidate.gpus if price is None else price), problem.rate_per_s
+    each, asked = (candidate.gpus if price is None else price), problem.sized_rate_per_s
     unpriced = price is None and bool(problem.prices)
     if rate_per_s == 0:
         return unpriced, math.inf
@@ -91,30 +92,71 @@ def _expense(
 
 
 def promising(
-    fastest: Mapping[int, tuple[Candidate, float]], problem: PlanningProblem, top: int
+    fastest: Mapping[int, tuple[Candidate, float]],
+    problem: PlanningProblem,
+    top: int,
+    sized: Mapping[int, Expense] = _NO_FLEETS,
 ) -> tuple[list[int], list[int]]:
     """Return the indices of hardware that must be evaluated, and of hardware that may be as cheap.
 
     The first list contains the cheapest hardware for each GPU and engine, with and without
-    disaggregated P/D. The second list is needed because screened rates are approximate and numbers
-    of replicas are rounded up. Both lists are sorted by expense.
+    disaggregated P/D. The second list is needed because screened rates are approximate: it contains
+    hardware that may be as cheap as the cheapest of all, or cheaper than every fleet found on its
+    own GPU. Both lists are sorted by expense.
 
     Args:
         fastest: Candidate with the highest screened rate of each hardware configuration, and this
             rate, by the configuration's index.
         problem: Load and prices.
         top: Minimum number of hardware configurations to evaluate.
+        sized: Expense of the smallest fleet of each evaluated hardware configuration, by index;
+            infinite if none meets the SLO.
     """
 
     def expense(i: int, factor: float = 1.0, *, whole: bool = True) -> Expense:
         candidate, rate_per_s = fastest[i]
         return _expense(candidate, rate_per_s * factor, problem, whole=whole)
 
-    ordered = sorted(fastest, key=lambda i: expense(i, whole=False))
+    def gpu(i: int) -> str:
+        return fastest[i][0].deployment.gpu.name
+
+    ordered = sorted(fastest, key=lambda i: (expense(i), expense(i, whole=False)))
     least = min((expense(i, 1 - _SCREENING_ERROR) for i in ordered), default=(False, 0.0))
     must, rest = firsts({i: fastest[i][0] for i in ordered})
     cheap = ordered[:top]
-    return must, [i for i in rest if i in cheap or expense(i, 1 + _SCREENING_ERROR) <= least]
+    best: dict[str, Expense] = {}
+    for i in sized:
+        best[gpu(i)] = min(sized[i], best.get(gpu(i), sized[i]))
+    may = []
+    for i in rest:
+        at_best = expense(i, 1 + _SCREENING_ERROR)
+        beats_own = gpu(i) in best and at_best < best[gpu(i)]
+        if i in cheap or at_best <= least or (beats_own and _may_fit(*fastest[i], problem)):
+            may.append(i)
+    return must, may
+
+
+def _may_fit(candidate: Candidate, rate_per_s: float, problem: PlanningProblem) -> bool:
+    """Return whether a fleet may fit within ``max_gpus``, given the error of a screened rate."""
+    asked, most = problem.sized_rate_per_s, problem.max_gpus
+    if asked is None or most is None:
+        return True
+    return candidate.gpus * -(-asked // (rate_per_s * (1 + _SCREENING_ERROR))) <= most
+
+
+def fleet_expense(candidate: Candidate, sized: SizedFleet, problem: PlanningProblem) -> Expense:
+    """Return the expense of a sized fleet, which compares to the expense of a screened candidate.
+
+    Args:
+        candidate: Candidate whose replicas form the fleet.
+        sized: Fleet of the candidate's replicas.
+        problem: Load and prices.
+    """
+    if problem.rate_per_s is None:
+        return _expense(candidate, sized.rate.per_s, problem)
+    gpus = sized.size.replicas * candidate.gpus
+    price = problem.price_per_hour(candidate.deployment.gpu.name, gpus)
+    return price is None and bool(problem.prices), gpus if price is None else price
 
 
 def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem, top: int) -> str:
@@ -128,7 +170,7 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
     """
     unpriced, expense = _expense(candidate, rate_per_s, problem)
     is_price = bool(problem.prices) and not unpriced
-    alone, asked = f"about {number(rate_per_s)} requests/s per replica", problem.rate_per_s
+    alone, asked = f"about {number(rate_per_s)} requests/s per replica", problem.sized_rate_per_s
     if asked is not None and problem.max_gpus is not None:
         gpus = candidate.gpus * max(-(-asked // rate_per_s), problem.least_replicas)
         if gpus > problem.max_gpus:

@@ -53,7 +53,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
     for line in unfinished(plan):
         say(line)
     print(
-        "Recommended so far:" if plan.untried else "Recommended:",
+        "Recommended so far:" if plan.stopped else "Recommended:",
         *map(as_typed, first.serve_command.split("\n")),
         sep="\n",
     )
@@ -79,10 +79,16 @@ def _table(plan: Plan) -> Grid:
 
 
 def _shown(plan: Plan) -> list[Choice]:
-    """Return the plan's rows that a terminal shows; the written files contain all rows."""
-    if len(plan.by_gpu) > 1:
-        return [plan.choices[each.rank - 1] for each in plan.by_gpu if each.rank is not None]
-    return list(plan.choices[:_ROWS])
+    """Return the plan's rows that a terminal shows; the written files contain all rows.
+
+    With disaggregated P/D, the cheapest ordinary and the cheapest disaggregated row are among them.
+    """
+    places = {each.rank - 1 for each in plan.by_gpu if each.rank is not None}
+    if len(plan.by_gpu) <= 1:
+        places = set(range(min(_ROWS, len(plan.choices))))
+    modes = [choice.pools is None for choice in plan.choices]
+    places |= {modes.index(mode) for mode in modes}
+    return [plan.choices[place] for place in sorted(places)]
 
 
 def _columns(plan: Plan) -> dict[Column, Callable[[Choice], str]]:
@@ -155,12 +161,7 @@ def _rate(choice: Choice) -> str:
 
 
 def _chance(choice: Choice) -> str:
-    if choice.chance is None:
-        return "-"
-    # The probability is a share of 20 equally likely errors, of which the largest represents the
-    # worst 5 %. Even if all 20 meet the SLO, 100 % would be an overstatement.
-    share = ">97 %" if choice.chance > 0.97 else f"{100 * choice.chance:.0f} %"
-    return share + (" safe" if choice.safe else "")
+    return choice.stated_chance + (" safe" if choice.safe else "")
 
 
 def _notes(plan: Plan, out: Path | None) -> list[str]:
@@ -172,12 +173,13 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += _fleets(plan)
     lines += filter(None, [first.seen.burst_warning])
     lines += first.assumptions
-    lines += _unmeasured(plan)
+    lines += filter(None, [plan.ask.unmeasured_warning])
     lines += [f"None on {o.gpu}: {o.reason}." for o in plan.by_gpu if o.rank is None]
     lines += [f"{gpu} per hour: {origin}." for gpu, origin in plan.ask.purchases.items()]
     if any(choice.pools for choice in plan.choices):
         lines.append(f"Disaggregated prefill/decode: {POOLS_UNSURE}.")
     lines += counts(plan, len(_shown(plan)))
+    lines += filter(None, [plan.ask.fp8_hint])
     if first.seen.preemptions:
         lines.append(
             f"Row 1 has {first.seen.preemptions:,} preemptions at the planned rate, because its "
@@ -187,13 +189,6 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
         lines.append(f"Written: {', '.join(str(out / n) for n in FILES if (out / n).exists())}")
         lines += [deployed(plan, 1)] * (out / "manifest.yaml").exists()
     return lines
-
-
-def _unmeasured(plan: Plan) -> list[str]:
-    """Return a sentence about requested GPUs without serving data in the training data."""
-    gpus = ", ".join(plan.ask.unmeasured_gpus)
-    sentence = f"No serving data of {gpus}: no server was measured there; expect larger errors."
-    return [sentence] * bool(gpus)
 
 
 #: Descriptions that begin a sentence, by routing policy.

@@ -20,15 +20,16 @@ from pinn.memory.kv_cache import kv_layout
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.planning.candidate import Candidate
 from pinn.planning.fleet import BALANCED_GAIN
+from pinn.planning.idle_server import IdleServer, missed_limits
 from pinn.planning.plan import NOT_TRIED, TIME_OVER, Point, RejectedCandidate
 from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
 from pinn.planning.time_budget import UNLIMITED, OutOfTimeError, TimeBudget
-from pinn.planning.trials import Trials
+from pinn.planning.trials import Trials, latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.pools import halves
-from pinn.simulator.slo import Latencies, Slo
+from pinn.simulator.slo import Gaps, Latencies, Slo
 from pinn.simulator.workloads.workload import Workload
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
@@ -99,6 +100,14 @@ def least_excess(
 
     If the bound exceeds 1, the SLO is missed at every rate.
     """
+    bounded, lone, gaps = _lower_bounds(workload, latency, prompts, slo)
+    return bounded.excess(lone, gaps)
+
+
+def _lower_bounds(
+    workload: Workload, latency: LinearLatency, prompts: LinearLatency, slo: Slo
+) -> tuple[Slo, Latencies, Gaps]:
+    """Return the limits with lower bounds of their metrics, and these bounds for all requests."""
     means = [limit for limit in slo.on_gaps if limit.name == "mean"]
     lone = least_latencies_s(workload, latency, prompts)
     # A single ITL has no lower bound, because a token may be streamed late and the next one on
@@ -108,7 +117,7 @@ def least_excess(
     some = weights > 0
     gaps = (lone["tpot"][some], weights[some])
     rest = [limit for limit in slo.statistics if limit.metric != "itl"]
-    return replace(slo, statistics=(*rest, *means)).excess(lone, gaps)
+    return replace(slo, statistics=(*rest, *means)), lone, gaps
 
 
 def _prefill_s(latency: LinearLatency, new: float, known: float) -> float:
@@ -206,6 +215,8 @@ _LADDER = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)
 #: Minimum number of requests at a point of a frontier. Lower rates get fewer requests, so that all
 #: rates have similar durations. With equal numbers, most simulated steps would be at low rates.
 _LEAST_REQUESTS = 200
+#: Rate at which a server is idle, relative to the estimated rate at which it is always busy.
+_IDLE_SHARE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -217,8 +228,7 @@ class ScreeningResult:
             first.
         rejected: All other candidates, with reasons.
         points: Metrics of the first kept candidate, at increasing rates.
-        least_excess: Minimum over all candidates of the lower bound of the largest ratio of a
-            latency to its limit.
+        idle: Closest candidate on an idle server, if no candidate meets the SLO; else None.
         simulations: Number of simulations.
         is_partial: Whether time ran out before all candidates were screened.
     """
@@ -226,7 +236,7 @@ class ScreeningResult:
     kept: Sequence[tuple[int, float]]
     rejected: Sequence[RejectedCandidate]
     points: Sequence[Point]
-    least_excess: float
+    idle: IdleServer | None
     simulations: int
     is_partial: bool = False
 
@@ -258,18 +268,19 @@ def screen(
     found: list[tuple[int, float]] = []
     rejected: list[RejectedCandidate] = []
     unfilled: list[Candidate] = []
-    simulations, least = 0, math.inf
+    simulations = 0
+    bounds: dict[int, float] = {}
     for place in sorted(range(len(candidates)), key=lambda i: _scheduler_limits(candidates[i])):
         candidate = candidates[place]
-        bound = least_excess(problem.workload, candidate.latency, candidate.prompt_latency, slo)
-        least = min(least, bound)
+        bounded, lone, gaps = _lower_bounds(
+            problem.workload, candidate.latency, candidate.prompt_latency, slo
+        )
+        bounds[place] = bounded.excess(lone, gaps)
         top, best = max(found, key=lambda each: each[1], default=(place, 0.0))
         reason = _same(candidate, unfilled) or _unhelpful(candidate, candidates[top], slo)
-        if bound > 1:
-            reason = (
-                f"infeasible: on an idle server, a request takes {bound:.2f} times as "
-                "long as the SLO allows"
-            )
+        if bounds[place] > 1:
+            missed = ", ".join(missed_limits(bounded, lone, gaps, least=True))
+            reason = f"infeasible: on an idle server, {missed}"
         if reason is not None:
             rejected.append(candidate.rejected(reason, simulated=False))
             continue
@@ -301,10 +312,24 @@ def screen(
         with suppress(OutOfTimeError):
             points = _ladder(candidates[kept[0][0]], problem, budget)
     simulations += len(points)
+    idle = None
+    if not kept:
+        idle = _idle(candidates[min(bounds, key=lambda i: bounds[i])], problem)
+        simulations += 1
     is_partial = len(points) < len(_LADDER) * bool(kept) or any(
         each.reason.startswith(NOT_TRIED) for each in rejected
     )
-    return ScreeningResult(kept, rejected, points, least, simulations, is_partial)
+    return ScreeningResult(kept, rejected, points, idle, simulations, is_partial)
+
+
+def _idle(candidate: Candidate, problem: PlanningProblem) -> IdleServer:
+    """Return the latencies of a candidate at a rate so low that requests do not overlap."""
+    most, _ = _guesses(candidate, problem.workload, None)
+    trials = Trials(candidate, problem.replica_load(most=_LEAST_REQUESTS), problem.slo)
+    run = trials.run(_IDLE_SHARE * most)
+    seconds, gaps = latencies_s(run), run.gaps.per_token
+    missed = missed_limits(problem.slo, seconds, gaps)
+    return IdleServer(candidate.label, missed, problem.slo.excess(seconds, gaps))
 
 
 def _near(best: float, problem: PlanningProblem) -> float:

@@ -8,12 +8,13 @@ budget.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import TypeVar
 
 import msgspec
@@ -59,6 +60,11 @@ def by_hardware(candidates: Sequence[Candidate], *, each_alone: bool) -> list[li
         return [[candidate] for candidate in candidates]
     ordered = sorted(candidates, key=lambda c: str(c.hardware))
     return [list(group) for _, group in groupby(ordered, key=lambda c: c.hardware)]
+
+
+def _complete(results: Mapping[int, ScreeningResult | SizingResult | Row]) -> int:
+    """Return the number of results for which time did not run out."""
+    return sum(not found.is_partial for found in results.values())
 
 
 def _digest(problem: PlanningProblem) -> str:
@@ -169,6 +175,22 @@ class Search:
         order = sorted(found, key=lambda i: ranking.fleet_rank(*found[i], self.problem))
         return {i: found[i] for i in order}
 
+    def promising(self, top: int) -> tuple[list[int], list[int]]:
+        """Return the hardware that must be evaluated and that may be as cheap, by index.
+
+        Args:
+            top: Minimum number of hardware configurations to evaluate.
+        """
+        found = dict.fromkeys(self.sized, (True, math.inf))
+        for i, fleet in self.fleets.items():
+            found[i] = ranking.fleet_expense(*fleet, self.problem)
+        return ranking.promising(self.fastest, self.problem, top, found)
+
+    def unsized(self, top: int) -> set[int]:
+        """Return the indices of promising hardware without a sizing result."""
+        must, may = self.promising(top)
+        return {*must, *may} - set(self.sized)
+
     def _status(self) -> str:
         """Return the progress as one line, with the best fleet so far and the remaining time."""
         parts = [f"screened {len(self.screened)} of {len(self.groups)} hardware configurations"]
@@ -186,17 +208,18 @@ class Search:
         """Screen hardware and size fleets in rounds, until all is screened or time runs out."""
         budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
         first, rest = ranking.screening_order(self.groups, self.problem)
+        said = ""
         while True:
             self._screen(first, [i for i in rest if i not in self.screened], budget)
-            must, may = ranking.promising(self.fastest, self.problem, top)
-            self._size(must, may, budget)
+            self._size(*self.promising(top), budget)
             if not self.rows:  # compute the recommended row before the search continues
                 self._make_rows(self.workers.count)
             first = []
-            _LOG.info("%s", self._status())
+            if (status := self._status()) != said:
+                _LOG.info("%s", said := status)
             if rounds.is_over and not self.fleets:  # without fleets, use all time for the search
                 budget = rounds = self.budget
-            if rounds.is_over or not self.untried:
+            if rounds.is_over or not (self.untried or self.unsized(top)):
                 break
         counts = len(self.screened), len(self.groups), len(self.fleets)
         _LOG.info("screened %d of %d hardware configurations, sized %d fleets", *counts)
@@ -250,16 +273,18 @@ class Search:
             top: Minimum number of hardware configurations to evaluate.
         """
         every = [seconds for each in self.task_s.values() for seconds in each]
-        rows = sum(not row.is_partial for row in self.rows.values())
-        most = min(max(top, len(self.fleets)), len(self.groups))
+        must, may = self.promising(top)
+        # Hardware that was not screened may still be among the cheapest.
+        others = max(len(may), min(top - len(must[:1]), len(self.untried)))
+        most = len(must) + others
         left = {
-            "screening": len(self.untried),
-            "fleets": max(min(top, len(self.groups)) - len(self.sized), 0),
-            "rows": max(most - rows, 0),
+            "screening": len(self.groups) - _complete(self.screened),
+            "fleets": max(most - _complete(self.sized), 0),
+            "rows": max(most - _complete(self.rows), 0),
         }
         if not every or not any(left.values()):
             return None
-        paces = {name: median(self.task_s.get(name) or every) for name in left}
+        paces = {name: fmean(self.task_s.get(name) or every) for name in left}
         return sum(paces[name] * left[name] for name in left) / self.workers.count
 
     def _results(

@@ -84,5 +84,16 @@ def unfinished(plan: Plan) -> list[str]:
     parts += [amount(partial, "row is incomplete", "rows are incomplete")] * (partial > 0)
     more = "run the same command to continue"
     if plan.left_s is not None and plan.stopped != INTERRUPT:
-        more += f"; about {plan.left_s / 60:,.1f} min more are needed for all candidates"
+        more += f"; about {_duration(plan.left_s)} or more are needed for all candidates"
     return [f"{why}: {', '.join(parts)}; {more}."]
+
+
+def _duration(seconds: float) -> str:
+    """Return a time with a suitable unit.
+
+    >>> _duration(0.4), _duration(42.0), _duration(130.0)
+    ('10 s', '50 s', '2.2 min')
+    """
+    if seconds <= 50:
+        return f"{max(10 * math.ceil(seconds / 10), 10)} s"
+    return f"{seconds / 60:,.1f} min"

@@ -16,7 +16,7 @@ from pinn.planning.plan import (
     Plan,
     RejectedCandidate,
 )
-from pinn.planning.ranking import costs_more, promising
+from pinn.planning.ranking import costs_more
 from pinn.planning.search import Search
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     for each in (each for group in search.untried.values() for each in group):
         rejected.append(each.rejected(f"{NOT_TRIED}: {_why_ended(search)}", simulated=False))
     untried = sum(each.reason.startswith(NOT_TRIED) for each in rejected)
-    _check_any(search, untried)
+    _check_any(search, summary.gpus, misfits, untried)
     budget = search.budget
     return Plan(
         ask=summary,
@@ -77,9 +77,9 @@ def _stopped(search: Search, rejected: Sequence[RejectedCandidate]) -> str:
 
 def _rejected(search: Search, top: int) -> Iterator[RejectedCandidate]:
     """Yield the screened candidates that are not in the plan."""
-    fastest, fleets = search.fastest, search.fleets
+    fleets = search.fleets
     late = f"{NOT_EVALUATED}: {_why_ended(search)}"
-    awaited = {i for each in promising(fastest, search.problem, top) for i in each}
+    awaited = search.unsized(top)
     for i, found in search.screened.items():
         yield from found.rejected
         sized = search.sized.get(i)
@@ -136,15 +136,9 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
     tried = {i: search.screened[i] for i in own if i in search.screened}
     if any(found.kept for found in tried.values()):
         return "screened, but its fleet was not sized in time"
-    if tried:
-        i = min(tried, key=lambda i: tried[i].least_excess)
-        excess, label = tried[i].least_excess, search.groups[i][0].label
-        if excess > 1:
-            return (
-                f"infeasible: on an idle server of {label}, a request takes "
-                f"{excess:.2f} times as long as the SLO allows"
-            )
-        return "does not meet the SLO at any rate"
+    idle = [found.idle for found in tried.values() if found.idle is not None]
+    if idle:
+        return min(idle, key=lambda each: each.excess).reason
     if own:
         return f"{NOT_TRIED}: {_why_ended(search)}"
     unfit = [each for each in misfits if each.gpu == gpu]
@@ -182,22 +176,19 @@ def _frontier(search: Search) -> list[FrontierPoint]:
     return frontier
 
 
-def _check_any(search: Search, left: int) -> None:
-    """Raise an error if no candidate meets the SLO within the limit on GPUs."""
+def _check_any(
+    search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate], left: int
+) -> None:
+    """Raise an error with each GPU's reason if no candidate meets the SLO within the GPU limit."""
     if search.rows:
         return
-    slo, screened = search.problem.slo.text, search.screened
-    untried = f"; {left:,} candidates were not tried: raise --time-budget" if left else ""
-    infeasible = [each.nearest for each in search.sized.values() if each.nearest is not None]
-    if infeasible:
-        best = min(infeasible, key=lambda each: each.gpus)
-        raise PinnError(
-            f"no candidate meets {slo!r}; the closest is {best.label}: {best.reason}{untried}"
+    reasons = [(gpu, _without(search, gpu, misfits)) for gpu in gpus]
+    told = "; ".join(f"{gpu}: {why}" for gpu, why in reasons) if len(gpus) > 1 else reasons[0][1]
+    advice = ""
+    if "infeasible" in told:
+        advice = (
+            "; relax the limits beyond these values, because latencies are longer under load, or "
+            "give faster GPUs or formats with fewer bits"
         )
-    i = min(screened, key=lambda i: screened[i].least_excess)
-    excess, label = screened[i].least_excess, search.groups[i][0].label
-    raise PinnError(
-        f"no candidate meets {slo!r}: on an idle server of the closest candidate, "
-        f"{label}, a request takes {excess:.2f} times as long as the SLO allows: relax the "
-        f"SLO by that factor, or give faster GPUs or formats with fewer bits{untried}"
-    )
+    untried = f"; {left:,} candidates were not tried: raise --time-budget" if left else ""
+    raise PinnError(f"no candidate meets {search.problem.slo.text!r}: {told}{advice}{untried}")

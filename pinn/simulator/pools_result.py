@@ -15,13 +15,15 @@ from pinn.common.screen import Grid, page, say
 from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
 from pinn.simulator.pools import Pool, PoolsRun
+from pinn.simulator.pools_error import POOLS_BIAS
 from pinn.simulator.report import LATENCIES, print_latencies, served_facts, tier_facts
 from pinn.simulator.result import Reported, Served, finite_values, load_facts
 from pinn.simulator.run import Run, write_requests
 from pinn.simulator.statistics import Metrics
 from pinn.specs.serving import VLLM
 
-_NO_INTERVALS = "prediction errors of disaggregated prefill/decode were never measured"
+#: Reason why disaggregated prefill/decode has no intervals.
+_NO_INTERVALS = f"they exist for ordinary servers only; {POOLS_BIAS}"
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from pinn.planning.candidates import SearchSpace, find_candidates
 from pinn.planning.plan import Plan
 from pinn.planning.prices import Price
 from pinn.planning.problem import PlanningProblem
-from pinn.planning.ranking import costs_more
+from pinn.planning.ranking import costs_more, fleet_expense
 from pinn.planning.screening import screen
 from pinn.planning.search import Search, by_hardware
 from pinn.planning.search_extent import counts
@@ -92,7 +93,9 @@ def test_every_gpu_that_was_asked_has_its_best_row_or_a_reason(whole):
         assert each.rank == rank
     (without,) = (each for each in whole.by_gpu if each.rank is None)
     assert without.gpu == "T4"
-    assert "times as long as the SLO allows" in without.reason
+    assert without.reason.startswith("infeasible: on an idle server of T4 TP ")
+    value_ms, limit_ms = map(float, re.findall(r"([\d.]+) ms", without.reason)[-2:])
+    assert value_ms > limit_ms == 12
     costs = [choice.cost_per_hour for choice in whole.choices]
     priced = [cost for cost in costs if cost is not None]
     assert costs == sorted(priced) + [None] * (len(costs) - len(priced))
@@ -215,12 +218,40 @@ def test_an_interrupt_before_anything_is_an_interrupt(question, tmp_path, monkey
         planned(question, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("rate_per_s", "limits"),
+    [
+        (RATE, "p95 ttft<=300ms; p95 tpot<=12ms"),  # prices of one GPU only
+        (95.0, "p95 ttft<=150ms"),
+    ],
+)
+def test_no_gpu_has_a_row_dearer_than_screening_promises(question, tmp_path, rate_per_s, limits):
+    """Hardware that was screened but not sized is no cheaper than the best fleet of its GPU."""
+    problem, groups = question
+    draws = [at_rate(problem.draws[0], rate_per_s)]
+    problem = dataclasses.replace(
+        problem, draws=draws, rate_per_s=rate_per_s, slo=parse_slo(limits)
+    )
+    budget = TimeBudget.starting(float("inf"), Ticks())
+    search = Search(problem, groups, Workers(torch=False), budget, tmp_path)
+    make_plan(search, top=1)
+    best = {}
+    for i, fleet in search.fleets.items():
+        gpu, found = groups[i][0].deployment.gpu.name, fleet_expense(*fleet, problem)
+        best[gpu] = min(found, best.get(gpu, found))
+    assert set(best) >= {"H100-SXM", "L40S"}
+    for i, (candidate, rate) in search.fastest.items():
+        screened = costs_more(candidate, rate, problem, 1)
+        _, expense, _ = re.split(r"so ([\d.,]+) ", screened)
+        if i not in search.sized:
+            assert float(expense) >= best[candidate.deployment.gpu.name][1]
+
+
 def test_time_left_is_estimated_from_the_pace_of_the_tasks(question):
-    """Compilation makes the first task ten times as long, which the median ignores."""
     problem, groups = question
     search = Search(problem, groups, Workers(count=2, torch=False))
     assert search.left_s(top=1) is None  # nothing ran yet
-    search.task_s = {"screening": [2.0, 20.0, 2.0], "fleets": [4.0], "rows": [6.0]}
+    search.task_s = {"screening": [1.0, 3.0], "fleets": [4.0], "rows": [6.0]}
     assert search.left_s(top=1) == pytest.approx((2.0 * len(groups) + 4.0 + 6.0) / 2)
 
 

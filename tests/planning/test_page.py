@@ -154,7 +154,7 @@ def test_a_fleet_whose_rate_was_not_searched_is_not_compared_with_its_replicas(t
     )
     for text in (page, printed):
         assert said in text
-        assert "about 5.0 min more are needed for all candidates" in text
+        assert "about 5.0 min or more are needed for all candidates" in text
     # The warning stands beside the recommendation, and the recommendation says so itself.
     assert re.search(r"all candidates\. Recommended so far: vllm serve", printed)
     assert page.index(said) < page.index("<dl>")
@@ -272,7 +272,7 @@ def test_every_figure_of_a_choice_is_in_the_window(width, tmp_path):
         names, region, whole = tab.value(SEEN)
     finally:
         tab.close()
-    assert names == ["GPUs", "Replicas", "Cost/h", "Per million", "Max req/s", "Used",
+    assert names == ["GPUs", "Replicas", "Cost/h", "Per million output tokens", "Max req/s", "Used",
                      "P(SLO met)", "p99 E2E", "95 %", "Limited by"]  # fmt: skip
     assert region <= 0
     assert whole <= 0

@@ -8,9 +8,11 @@ import re
 import shlex
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
+from finished_plans import plan as made_up
 from finished_plans import read_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,9 +26,12 @@ from pinn.engines.configurations import make_deployment, parse_pool
 from pinn.engines.engine_spec import EngineSpec
 from pinn.planning import fleet
 from pinn.planning.candidates import SearchSpace, read_candidates_file
+from pinn.planning.plan import GpuOutcome
 from pinn.planning.pools import find_pools
+from pinn.planning.report import print_plan
 from pinn.planning.screening import least_latencies_s
 from pinn.planning.trials import ErrorScenario, latencies_s
+from pinn.simulator.pools_error import POOLS_BIAS
 from pinn.simulator.workloads.load import load_workload
 from pinn.simulator.workloads.rates import at_rate
 from pinn.surrogate.encoder_time import HALF_WIDTH
@@ -142,11 +147,41 @@ def test_table_page_and_csv_say_what_is_apart(apart, plan, folder):
     # A cell of the table is folded: the row's metrics are between its lines.
     assert re.search(r"(?: |.*\n *)".join(map(re.escape, apart.label.split())), printed)
     for text in (page, " ".join(printed.split())):
-        assert "the error of both together was never measured" in text
+        assert "a bias of +8 % for TPOT (too long) and -62 % for TTFT (too short)" in text
     with (folder / "out" / "plan.csv").open() as file:
         rows = list(csv.DictReader(file))
     got = [(row["prefill"], row["decode"]) for row in rows]
     assert got == [choice.pools or ("", "") for choice in plan.choices]
+    manifest = (folder / "out" / "manifest.yaml").read_text()
+    assert ("Assumed KV transfers between the pools: 50 GB/s per GPU." in printed) == (
+        plan.choices[0].pools is not None
+    )
+    assert "Assumed KV transfers between the pools: 50 GB/s per GPU." in apart.assumptions
+    if plan.choices[0].pools is not None:
+        assert "toy_proxy_server.py of vLLM's repository." in manifest
+        assert "-62 % for TTFT (too short)" in manifest
+
+
+def test_a_terminal_shows_the_cheapest_row_of_both_serving_modes(capsys):
+    """All cheap rows are disaggregated; the ordinary row comes last."""
+    made = made_up()
+    ordinary = made.choices[0]
+    several = [
+        replace(ordinary, pools=("2x tp=1", "1x tp=2"), weights_gib=60.0 + i) for i in range(4)
+    ]
+    shown = replace(made, choices=[*several, ordinary], by_gpu=[GpuOutcome("H200-SXM", 1)])
+    print_plan(shown, None)
+    printed = capsys.readouterr().out.partition("Recommended")[0]
+    assert re.findall(r"^ +(\d+) +12 38\.40 3 x ", printed, re.MULTILINE) == ["1", "2", "3", "5"]
+
+
+def test_the_stated_bias_is_that_of_the_notes():
+    notes = Path(__file__).parents[2] / "docs" / "disaggregation_notes.md"
+    rows = re.search(r"\| all \| all \| all \| all \| (\d+) \|(.*)\|(.*)\|", notes.read_text())
+    tpot, ttft = (float(re.search(r"\(([-+.\d]+)\)", cell)[1]) for cell in rows.groups()[1:])
+    assert f"{rows[1]} measured deployments" in POOLS_BIAS
+    assert f"{tpot:+.0f} % for TPOT" in POOLS_BIAS
+    assert f"{ttft:+.0f} % for TTFT" in POOLS_BIAS
 
 
 def test_a_multiple_of_a_pair_is_its_replicas(candidates):

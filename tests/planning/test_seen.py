@@ -1,6 +1,7 @@
 """Page, terminal and CSV show equal latencies: those of clients of the whole fleet."""
 
 import csv
+import html
 import re
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from finished_plans import plan, point
 
 from pinn.planning.manifest import manifest
 from pinn.planning.page import write_page
-from pinn.planning.plan import Fleet, HighestRate
+from pinn.planning.plan import TIME_BUDGET, Fleet, HighestRate
 from pinn.planning.report import choice_rows, print_plan, write_files
 
 
@@ -27,6 +28,45 @@ def uneven():
         for choice, cost in zip(made.choices, costs, strict=True)
     ]
     return replace(made, choices=choices)
+
+
+def test_a_probability_is_never_stated_as_certain():
+    first = plan().choices[0]
+    stated = [replace(first, chance=chance).stated_chance for chance in (1.0, 0.975, 0.97, None)]
+    assert stated == [">97 %", ">97 %", "97 %", "-"]
+    made = plan()
+    certain = replace(made, choices=[replace(first, chance=1.0), *made.choices[1:]])
+    assert ", P(SLO met) >97 %\n" in manifest(certain)
+
+
+def test_a_plan_that_was_ended_is_recommended_so_far(capsys):
+    """Rows whose evaluation was ended make a plan provisional, even if all was tried."""
+    print_plan(replace(plan(), stopped=TIME_BUDGET, untried=0, left_s=20.0), None)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "about 20 s or more are needed" in printed
+    assert "Recommended so far:" in printed
+
+
+def test_the_page_has_the_warnings_of_the_terminal(tmp_path, capsys):
+    made = plan()
+    ask = replace(made.ask, derives_length=True, unmeasured_gpus=["L40S"], suggests_fp8=True)
+    first = replace(
+        made.choices[0],
+        flags={"max_model_len": 3072},
+        assumptions=["vllm 0.33.0, not measured: trained on releases 0.15.1"],
+    )
+    shown = replace(made, ask=ask, choices=[first, *made.choices[1:]])
+    print_plan(shown, None)
+    printed = " ".join(capsys.readouterr().out.split())
+    page = write_page(shown, tmp_path).read_text(encoding="utf-8")
+    for text in (printed, html.unescape(page)):
+        assert (
+            "Requests may have up to 3,072 tokens, from the load's longest request (1,280)" in text
+        )
+        assert "vllm 0.33.0, not measured: trained on releases 0.15.1" in text
+        assert "No serving data of L40S: no server was measured there" in text
+    assert "--quantization bf16,fp8 also tries fp8" in printed
+    assert "1,280 at most together" in page
 
 
 def test_clients_see_the_fleet_in_turn_or_a_lone_replica(uneven):
