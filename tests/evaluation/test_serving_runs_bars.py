@@ -77,9 +77,9 @@ def test_runs_are_close_and_none_is_ranked_wrongly(taught):
 
 
 def test_the_worst_taught_run_is_no_worse_than_it_was(taught):
-    """Check Scout's reasoning load, whose TTFT the network of 2026-11-30 has at 16.7 %."""
+    """Check Scout's reasoning load, whose TTFT the network of 2026-11-30 has at 17.2 %."""
     means = mean_errors(taught)
-    assert (means.max() <= [13.9, 17.0, 13.9]).all(), means
+    assert (means.max() <= [11.5, 17.5, 11.5]).all(), means
 
 
 def test_the_record_of_models_left_out_is_of_every_run_and_of_these_measurements():

@@ -65,7 +65,7 @@ def test_a_router_in_fp32_takes_its_arithmetic_outside_the_tensor_cores(h100_ker
     arithmetic = 62 * 2 * 8192 * 3072 * 256 / rate
     assert 0.6 * arithmetic < more[0] < arithmetic  # a 16-bit product takes the rest
     decode = [part(compose(h100_kernels, each, one(1, 500)), "gemm")[0] for each in (slow, fast)]
-    assert decode[0] == pytest.approx(decode[1], rel=0.02)
+    assert decode[0] == pytest.approx(decode[1], rel=0.05)
 
 
 def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
