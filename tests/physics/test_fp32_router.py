@@ -53,6 +53,8 @@ def test_tf32_is_half_as_fast_as_bf16_where_tensor_cores_have_it():
         ({"float32_matmul_precision": "medium"}, True),
         ({"engine_version": "0.30.0"}, True),  # a kernel of bf16 products for data-center Blackwell
         ({"engine_version": "0.30.0", "gpu": "H200"}, False),
+        ({"engine_version": "0.30.0", "model": "zai-org/GLM-4.5"}, False),
+        ({"engine_version": "0.31.0", "model": "zai-org/GLM-4.5"}, True),
         ({"engine": "sglang", "engine_version": "0.5.12"}, False),
         ({"engine": "sglang", "engine_version": "0.5.15.post1"}, True),
     ],
