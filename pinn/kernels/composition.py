@@ -280,7 +280,37 @@ def _prefill_attention(deployment: Deployment, batches: UniformBatches) -> Calls
     A chunk of p tokens after s cached ones counts as a prompt of sqrt(p^2 + 2 p s) tokens.
     """
     new, cached = batches.prefill_tokens, batches.prefill_cached
-    return _attention(deployment, (batches.prefill_requests, np.sqrt(new**2 + 2 * new * cached)))
+    chunks = batches.prefill_requests
+    splits_keys = model_costs([deployment]).prefill_key_s[0] == 0
+    longest = np.where((chunks > 0) & (cached > 0) & ~splits_keys, new + cached, 0.0)
+    for call in _attention(deployment, (chunks, np.sqrt(new**2 + 2 * new * cached))):
+        *_, window = call.sizes
+        yield replace(call, sizes=(*call.sizes, 0.0 if window else longest))
+
+
+#: Number of keys from which the time of one thread block grows in proportion to the keys. A prompt
+#: of this length with one head has at most 64 blocks, about one per multiprocessor of an L4.
+_BLOCK_KEYS = 4096.0
+
+
+def _prefill_seconds(kernels: KernelSurrogates, gpu: Coded, form: Coded, *sizes: Column) -> Times:
+    """Return the time of prefill attention in seconds, at least that of its longest thread block.
+
+    The last size is the number of keys of the longest chunk after cached tokens, 0 if kernels split
+    keys. One block passes over all these keys. This takes as long as a prompt of as many tokens
+    with a single head, whose last block passes over all keys, too.
+    """
+    *shape, longest = sizes
+    *_, head_dim, _ = shape
+
+    def one_head(keys: Column) -> Times:
+        return kernels.prefill_attention.seconds(gpu, form, 1.0, keys, 1.0, 1.0, head_dim, 0.0)
+
+    launch_s = kernels.prefill_attention.operator.launch_seconds
+    beyond = np.maximum(longest / _BLOCK_KEYS - 1.0, 0.0)
+    block = one_head(np.minimum(longest, _BLOCK_KEYS))
+    block = block + beyond * (one_head(np.full_like(longest, _BLOCK_KEYS)) - launch_s)
+    return np.maximum(kernels.prefill_attention.seconds(gpu, form, *shape), block)
 
 
 def _attention(deployment: Deployment, rows: Sizes, times: float = 1.0) -> Calls:
@@ -560,8 +590,8 @@ COMPOSED_PARTS: dict[str, tuple[Kernels, ...]] = {
         *mixer_kernels(DECODES),
     ),
     "prefill_attention": (
-        Kernels(_prefill_attention, lambda fits, *asked: fits.prefill_attention.seconds(*asked),
-                PrefillAttention.sizes(), PrefillAttention.name),
+        Kernels(_prefill_attention, _prefill_seconds, PrefillAttention.sizes(),
+                PrefillAttention.name),
         Kernels(_latent_prefill,
                 lambda fits, gpu, _, *sizes: fits.latent_prefill_attention_seconds(gpu, *sizes),
                 ("sequences", "tokens", "cached", "heads", "qk_head_dim", "v_head_dim")),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Real
+from jaxtyping import Float, Int, Real
 
 from pinn.specs.batch import Batch
 
@@ -37,6 +37,8 @@ class BatchSums:
         windowed_decode_context: Number of keys counted by ``decode_context`` within the window.
         windowed_prefill_cached: Number of keys counted by ``prefill_cached`` within the window.
         windowed_prefill_pairs: Number of pairs counted by ``prefill_pairs`` within the window.
+        longest_prefill: Number of keys of the prefill chunk with the most keys: its cached and new
+            tokens. It is a maximum over the requests, not a sum.
         padding: Number of rows that pad a batch of decodes to the size of a CUDA graph. The layers
             process them like tokens; they cause no work in the sampler and on the host.
     """
@@ -50,6 +52,7 @@ class BatchSums:
     windowed_decode_context: Counts
     windowed_prefill_cached: Counts
     windowed_prefill_pairs: Counts
+    longest_prefill: Counts
     padding: Counts
 
     @cached_property
@@ -90,6 +93,21 @@ class BatchSums:
     def reshape(self, *shape: int) -> BatchSums:
         """Return the sums with every field reshaped to ``shape``."""
         return BatchSums(*(getattr(self, f.name).reshape(shape) for f in fields(self)))
+
+
+def sum_requests(each: BatchSums, owner: Int[np.ndarray, " requests"], count: int) -> BatchSums:
+    """Return the sums of ``count`` batches from the sums of each of their requests.
+
+    Args:
+        each: Sums of each request, as if it were alone in its batch.
+        owner: Index of each request's batch.
+        count: Number of batches.
+    """
+    longest = np.zeros(count)
+    np.maximum.at(longest, owner, each.longest_prefill)
+    # Converted to float, because bincount returns integers if there are no requests.
+    sums = (np.bincount(owner, getattr(each, f.name), count) for f in fields(each))
+    return replace(BatchSums(*(x.astype(np.float64) for x in sums)), longest_prefill=longest)
 
 
 def causal_pairs(
@@ -147,6 +165,7 @@ def uniform_sums(
         windowed_decode_context=decodes * np.minimum(context + 1, limit),
         windowed_prefill_cached=chunks * np.minimum(cached, limit),
         windowed_prefill_pairs=chunks * causal_pairs(new, cached, limit),
+        longest_prefill=np.where(chunks > 0, new + cached, 0.0),
         padding=np.zeros_like(decodes),
     )
 
@@ -176,13 +195,7 @@ def sum_batches(batches: Sequence[Batch], window: float | None = None) -> BatchS
     )
     # Sums of integers below 2^53 are exact in float64, so a product with the number of equal
     # requests equals the sum over these requests.
-    sums = BatchSums(
-        *(
-            # Converted to float, because bincount returns integers if there are no requests.
-            np.bincount(owner, getattr(each, f.name), len(batches)).astype(np.float64)
-            for f in fields(each)
-        )
-    )
+    sums = sum_requests(each, owner, len(batches))
     return sums.without_reread(np.array([b.reread_tokens for b in batches], dtype=np.float64))
 
 

@@ -105,6 +105,8 @@ class CostFacts:
         windowed_decode_flop: Attention FLOP of a decode per key, in layers with such a limit.
         prefill_flop: Attention FLOP of a prefill per (query, key) pair, in layers without a limit.
         windowed_prefill_flop: Attention FLOP of a prefill per pair, in layers with such a limit.
+        prefill_key_s: Time in seconds of one thread block of prefill attention to pass over one key
+            in all layers without a limit on keys; 0 if kernels split keys over thread blocks.
         prefill_token_bytes: Bytes of queries read and outputs written per token of a prefill.
         short_all_reduces: Number of all-reduces of a few values per token in a step under tensor
             parallelism.
@@ -165,6 +167,7 @@ class CostFacts:
     windowed_decode_flop: Values
     prefill_flop: Values
     windowed_prefill_flop: Values
+    prefill_key_s: Values
     prefill_token_bytes: Values
     short_all_reduces: Values
     routed_experts: Values
@@ -179,6 +182,32 @@ class CostFacts:
 
 
 _NAMES = tuple(f.name for f in fields(CostFacts))
+
+#: Number of queries that one thread block of prefill attention processes together, from compute
+#: capability on; 0 if kernels split the keys of a chunk over thread blocks. FlashAttention 3 splits
+#: them on Hopper (hopper/heuristics.h: num_splits_heuristic). FlashAttention 2 has blocks of 128
+#: queries on sm80, and of 64 on sm86, sm89 and sm120 (flash_fwd_launch_template.h). On data-center
+#: Blackwell, two tiles of 128 queries are assumed.
+_BLOCK_QUERIES = ((12.0, 64), (10.0, 256), (9.0, 0), (8.6, 64), (0.0, 128))
+#: Time per key of a block while most multiprocessors are idle, relative to its time in a full GPU.
+#: The median over kernel tables of GPUs that do not split keys: prompts of 8,192 tokens with one
+#: head take 0.67 (A100) to 0.98 (RTX PRO 6000) of the time expected from the FLOP/s that prompts of
+#: at least 4,096 tokens with at least 64 heads reach.
+_ALONE = 0.8
+
+
+def block_key_s(gpu: GpuSpec, head_flop: float) -> float:
+    """Return the time in seconds for one thread block of prefill attention to pass over one key.
+
+    The block uses one multiprocessor.
+
+    Args:
+        gpu: GPU, whose peak FLOP/s are divided by its number of multiprocessors.
+        head_flop: FLOP per (query, key) pair of one head, summed over layers.
+    """
+    capability = gpu.compute_capability
+    queries = next(number for since, number in _BLOCK_QUERIES if capability >= since)
+    return _ALONE * queries * head_flop * gpu.sm_count / gpu.peak_flop_per_s["bf16"]
 
 
 @lru_cache(maxsize=65536)
@@ -207,6 +236,7 @@ def fact_row(model: ModelSpec, gpu: GpuSpec, flags: Flags) -> tuple[float, ...]:
         "dense_token_s": sum((flop / rate(weights) for weights, flop in dense.token_flop), 0.0),
         "head_sequence_s": sum((flop / rate(weights) for weights, flop in dense.head_flop), 0.0),
         "fp32_products": 0.0 if flags.tf32 else dense.fp32_products,
+        "prefill_key_s": block_key_s(gpu, layer_work.head_pair_flop(model)),
     } | _expert_facts(model, gpu, flags)
     if len(found) != len(_NAMES):
         extra = ", ".join(sorted(found.keys() - set(_NAMES)))

@@ -206,6 +206,8 @@ class StepCosts:
             a limit on keys.
         windowed_prefill_pair_s: Attention arithmetic of a prefill per pair, in layers with such a
             limit.
+        prefill_key_s: Passing one thread block of prefill attention over one key, in layers without
+            a limit on keys; 0 if the kernel splits the keys of a chunk over thread blocks.
         all_reduces: Number of all-reduces of hidden states per step, in units of vLLM's own
             all-reduce; 0 on one GPU.
         all_reduce_token_bytes: Bytes of the message of one all-reduce, per token.
@@ -262,6 +264,7 @@ class StepCosts:
         )
     )
     windowed_prefill_pair_s: Values = cost(lambda w: w.windowed_prefill_flop / w.bf16_flop_per_s)
+    prefill_key_s: Values = cost(lambda w: w.prefill_key_s)
     all_reduces: Values = cost(lambda w: all_reduces(w) * (1 - w.faster_all_reduce))
     all_reduce_token_bytes: Values = cost(token_bytes)
     one_shot_bytes: Values = cost(lambda w: np.maximum(w.fused_all_reduce_bytes, ONE_SHOT_BYTES))

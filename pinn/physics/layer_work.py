@@ -290,6 +290,19 @@ def _mixer_facts(mixer: models.Mixer | None, count: int, tp: int, window: int) -
     return found | {"prefill_token_bytes": count * heads * moved * ACTIVATION_BYTES}
 
 
+def head_pair_flop(model: ModelSpec) -> float:
+    """Return the attention FLOP of one head per (query, key) pair, summed over layers.
+
+    Only layers of multi-head or grouped-query attention without a limit on keys are counted.
+    """
+    mixers = ((g.count, g.attention) for g in model.layer_groups if g.runs)
+    return sum(
+        2.0 * count * mixer.pair_width
+        for count, mixer in mixers
+        if isinstance(mixer, AttentionSpec) and mixer.indexer is None and not mixer.reach_tokens
+    )
+
+
 def _reduces_inside(mixer: models.Mixer | None) -> bool:
     """Return whether an attention or recurrent layer contains an all-reduce of a few values.
 

@@ -223,12 +223,17 @@ def decode_attention(costs: StepCosts, sums: BatchSums) -> Values:
 
 
 def prefill_attention(costs: StepCosts, sums: BatchSums) -> Values:
-    """Return the time of prefill attention, max(memory, arithmetic), in seconds."""
-    return np.maximum(
-        prefill_kv_read(costs, sums),
+    """Return the time of prefill attention, max(memory, arithmetic, longest pass), in seconds.
+
+    The longest pass is that of one thread block over all keys of the longest chunk. It decides how
+    long a short chunk after many cached tokens takes if the kernel does not split keys.
+    """
+    arithmetic = (
         costs.prefill_pair_s * sums.prefill_pairs
-        + costs.windowed_prefill_pair_s * sums.windowed_prefill_pairs,
+        + costs.windowed_prefill_pair_s * sums.windowed_prefill_pairs
     )
+    longest = costs.prefill_key_s * sums.longest_prefill
+    return np.maximum(np.maximum(prefill_kv_read(costs, sums), arithmetic), longest)
 
 
 def expert_compute_beyond_wave(costs: StepCosts, sums: BatchSums) -> Values:

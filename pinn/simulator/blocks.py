@@ -445,7 +445,7 @@ def add_to_batch(engine: Engine, replica: int, r: int, tokens: int) -> None:
 
 
 def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int) -> None:
-    """Add one request to the sums over its batch.
+    """Add one request to the sums over its batch (and to the maximum, ``longest_prefill``).
 
     Step features are computed from these sums. The sums are the fields of
     ``pinn.physics.batch_sums.BatchSums``, in order.
@@ -457,6 +457,7 @@ def _account(sums: np.ndarray, new: int, cached: int, prefill: bool, window: int
         sums[5] += new * cached + new * (new + 1) / 2
         sums[7] += min(cached, window)
         sums[8] += _pairs(cached + new, window) - _pairs(cached, window)
+        sums[9] = max(sums[9], cached + new)
     else:
         sums[1] += 1
         sums[3] += cached + 1

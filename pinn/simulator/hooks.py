@@ -114,7 +114,8 @@ def step_values(c: np.record, sums: Float[np.ndarray, " sums"]) -> StepValues:
     """
     context, near = _read_contexts(sums)
     return step_formulas(c, Sums(
-        sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8], sums[PADDING],
+        sums[0], sums[1], sums[2], context, sums[4], sums[5], near, sums[7], sums[8], sums[9],
+        sums[PADDING],
     ))  # fmt: skip
 
 
@@ -234,7 +235,7 @@ def speculative_seconds(
     context, near = _read_contexts(sums)
     verified = step_formulas(latency.costs, Sums(
         sums[0], sums[1] + added, sums[2], context + added, sums[4], sums[5],
-        near + added, sums[7], sums[8], padding,
+        near + added, sums[7], sums[8], sums[9], padding,
     ))  # fmt: skip
     once = step_values(latency.costs, sums)
     host, launching = _dot(latency.beta, once), _launching(latency.pass_beta, verified)
@@ -243,14 +244,15 @@ def speculative_seconds(
         return host + max(launching, passes - launching)
     first = step_formulas(latency.first, Sums(
         sums[0], sums[1], sums[2] + added, context + added, sums[4], sums[5],
-        near + added, sums[7], sums[8], padding,
+        near + added, sums[7], sums[8], sums[9], padding,
     ))  # fmt: skip
     launching += _launching(latency.pass_beta, first)
     passes += _dot(latency.pass_beta, first)
     known, b = sums[4] + sums[2], latency.branches
     later = step_formulas(latency.later, Sums(
         0.0, b * (sums[0] + sums[1]), 0.0, b * (context + known), 0.0, 0.0,
-        b * (near + sums[7] + sums[2]), 0.0, 0.0, b * sums[PADDING],
+        b * (near + sums[7] + sums[2]), 0.0, 0.0, 0.0,
+        b * sums[PADDING],
     ))  # fmt: skip
     launching += (latency.passes - 1) * _launching(latency.pass_beta, later)
     passes += (latency.passes - 1) * _dot(latency.pass_beta, later)

@@ -17,7 +17,7 @@ I4: TypeAlias = Annotated[int, "i4"]
 I8: TypeAlias = Annotated[int, "i8"]
 F8: TypeAlias = Annotated[float, "f8"]
 Work: TypeAlias = Annotated[np.ndarray, "f8", 3]
-Sums: TypeAlias = Annotated[np.ndarray, "f8", 12]
+Sums: TypeAlias = Annotated[np.ndarray, "f8", len(fields(BatchSums)) + 2]
 Pair: TypeAlias = Annotated[np.ndarray, "i4", 2]
 
 #: Type variable for a record type.

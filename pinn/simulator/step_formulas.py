@@ -17,7 +17,7 @@ from pinn.simulator.compiler import inner
 Sums = namedtuple("Sums", (
     "prefill_requests", "decode_requests", "prefill_tokens", "decode_context", "prefill_cached",
     "prefill_pairs", "windowed_decode_context", "windowed_prefill_cached", "windowed_prefill_pairs",
-    "padding",
+    "longest_prefill", "padding",
 ))  # fmt: skip
 #: Step features computed by compiled code, by their names in ``STEP_FEATURES``.
 StepValues = namedtuple("StepValues", (
@@ -105,6 +105,7 @@ def step_formulas(c: np.record, sums: Sums) -> StepValues:
             prefill_kv_read,
             c.prefill_pair_s * sums.prefill_pairs
             + c.windowed_prefill_pair_s * sums.windowed_prefill_pairs,
+            c.prefill_key_s * sums.longest_prefill,
         ),
         c.prefill_token_s * sums.prefill_tokens,
         prefill_kv_read,

@@ -23,6 +23,12 @@ def test_a_mixed_batch_by_hand():
     assert sums.windowed_prefill_pairs[0] == 12  # equal to the full count without a window
 
 
+def test_the_longest_chunk_counts_cached_and_new_tokens():
+    chunks = Batch.prefill(2, 3, 2) + Batch.prefill(1, 1, 90) + Batch.decode(1, 500)
+    sums = sum_batches([chunks, Batch.decode(4, 700), Batch()])
+    assert sums.longest_prefill.tolist() == [91, 0, 0]
+
+
 def test_a_window_limits_what_each_token_sees():
     # Window 4: the tokens of the chunk see 3, 4 and 4 keys, each decode 4.
     sums = sum_batches([Batch.prefill(1, 3, 2) + Batch.decode(2, 10)], window=4)

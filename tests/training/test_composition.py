@@ -82,6 +82,29 @@ def test_attention_of_a_mixed_step_is_that_of_both_phases(h100_kernels):
     )
 
 
+@pytest.mark.parametrize(("gpu", "splits_keys"), [("A100", False), ("H100", True)])
+def test_a_short_chunk_takes_as_long_as_a_block_that_passes_over_all_keys(
+    h100_kernels, gpu, splits_keys
+):
+    deployment = replace(on_h100(DENSE, tensor_parallel_size=8), gpu=load_gpu(gpu))
+    short, shorter, longer, several = (
+        part(compose(h100_kernels, deployment, batch), "prefill_attention")[0]
+        for batch in (
+            one(chunks=1, tokens=16, cached=16_000), one(chunks=1, tokens=4, cached=16_000),
+            one(chunks=1, tokens=16, cached=64_000), one(chunks=4, tokens=16, cached=16_000),
+        )
+    )  # fmt: skip
+    seconds = h100_kernels.prefill_attention.seconds
+    fresh = 32 * float(seconds(deployment.gpu, "bf16", 1, 4096, 1, 1, 128, 0))
+    if splits_keys:
+        assert short < 2 * fresh
+    else:
+        assert short == pytest.approx(shorter, rel=0.01)
+        assert 2 * fresh < short < 4 * fresh  # four times the keys, one launch
+        assert longer == pytest.approx(4 * short, rel=0.2)
+        assert several == pytest.approx(short, rel=0.2)
+
+
 def test_a_chunk_of_latent_attention_expands_and_attends_to_what_is_cached(h100_kernels):
     deployment = on_h100(LATENT, tensor_parallel_size=8)
     fresh, later, longer = (

@@ -31,6 +31,7 @@ type Costs struct {
 	PrefillToken          float64 `column:"prefill_token_s"`           // queries in and outputs out of prefill attention, per token
 	PrefillPair           float64 `column:"prefill_pair_s"`            // attention arithmetic of a prefill per pair, in full layers
 	WindowedPrefillPair   float64 `column:"windowed_prefill_pair_s"`   // attention arithmetic of a prefill per pair, in windowed layers
+	PrefillKey            float64 `column:"prefill_key_s"`             // passing one block of prefill attention over one key, in full layers; 0 where keys are split over blocks
 	AllReduces            float64 `column:"all_reduces"`               // all-reduces of a step, relative to vLLM's own kernel; 0 on one GPU
 	AllReduceTokenBytes   float64 `column:"all_reduce_token_bytes"`    // message of one of them per token, in bytes
 	OneShotBytes          float64 `column:"one_shot_bytes"`            // largest message of a one-shot or fused all-reduce

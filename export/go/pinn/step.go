@@ -114,8 +114,9 @@ func (p *pass) requestSeconds(s *Sums) float64 {
 		read := c.KVRead*float64(s.PrefillCached) + c.WindowedKVRead*float64(s.WindowedPrefillCached)
 		pairs := c.PrefillPair*float64(s.PrefillPairs) +
 			c.WindowedPrefillPair*float64(s.WindowedPrefillPairs)
+		longest := c.PrefillKey * float64(s.LongestPrefill)
 		total += b.PrefillLayer*c.Layers + b.PrefillKVRead*read +
-			b.PrefillAttention*larger(read, pairs)
+			b.PrefillAttention*larger(larger(read, pairs), longest)
 	}
 	return total
 }

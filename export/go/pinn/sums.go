@@ -24,6 +24,7 @@ type Sums struct {
 	WindowedDecodeContext int64
 	WindowedPrefillCached int64
 	WindowedPrefillPairs  int64
+	LongestPrefill        int64 // keys of the prefill chunk with the most keys: cached and new tokens
 
 	window  int64 // 0 for none
 	padding int64 // rows that pad a batch of decodes to the size of a CUDA graph
@@ -47,6 +48,7 @@ func (s *Sums) AddPrefill(cached, newTokens int64) {
 	s.PrefillTokens += newTokens
 	s.PrefillCached += cached
 	s.PrefillPairs += newTokens*cached + pairs(newTokens)
+	s.LongestPrefill = max(s.LongestPrefill, cached+newTokens)
 	if s.window > 0 {
 		s.WindowedPrefillCached += min(cached, s.window)
 		s.WindowedPrefillPairs += windowedPairs(cached+newTokens, s.window) -

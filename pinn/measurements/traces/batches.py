@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Float, Int, Shaped
 
 from pinn.measurements.traces.steps import JOURNEY, KNOWLEDGE, SNAPSHOT
-from pinn.physics.batch_sums import BatchSums, uniform_sums
+from pinn.physics.batch_sums import BatchSums, sum_requests, uniform_sums
 
 # Batch of each step, reconstructed from the journeys of requests.
 #
@@ -353,7 +353,7 @@ def ragged_sums(
         prefill_cached=cached_tokens,
         window=window,
     )
-    return each_sum(lambda values: np.bincount(owner, values, count).astype(float), each)
+    return sum_requests(each, owner, count)
 
 
 def segment_journeys(
