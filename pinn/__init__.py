@@ -131,9 +131,13 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'pinn' has no attribute {name!r}")
     from importlib import import_module
+    from inspect import isfunction
 
-    module = import_module(f"pinn.api.{_PLACES[name]}")
-    found: object = getattr(module, name)
+    from pinn.api.arguments import raising_in_python
+
+    found: object = getattr(import_module(f"pinn.api.{_PLACES[name]}"), name)
+    if isfunction(found):
+        found = raising_in_python(found)
     globals()[name] = found
     return found
 
