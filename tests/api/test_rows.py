@@ -83,7 +83,7 @@ def test_a_wrong_load_or_key_is_an_error_of_all_rows(load, given, said):
 
 def test_many_simulations_have_one_rate_and_no_sensitivity():
     for given in ({"rate": "1,2"}, {"sensitivity": "e2e_mean_ms"}):
-        with pytest.raises(pinn.PinnError, match="single rate|one configuration"):
+        with pytest.raises(pinn.PinnError, match=r"single rate|one configuration"):
             pinn.simulate_many(LOAD, [{}], *LLAMA, **given)
 
 
