@@ -14,6 +14,7 @@ from pinn.api.loads import workload_file
 from pinn.api.prediction import as_frame, configuration_rows
 from pinn.api.requests import SimulationRequest, named
 from pinn.api.simulation import one_rate, report_options, simulation_job
+from pinn.common.numbers import amount
 from pinn.common.progress import doing
 from pinn.engines.configurations import KEYS, Values, canonical
 from pinn.engines.engine_spec import EngineSpec
@@ -130,7 +131,7 @@ def _simulated_table(
     # Errors of the load are raised; errors of a configuration become the reason of its row.
     load, others = asked_load(asked.workload, flags, asked.seed, model=models[0])
     reported = report_options(asked, load.draw(rate_per_s))
-    doing(f"{len(rows):,} configurations")
+    doing(amount(len(rows), "configuration"))
     jobs: list[Job | PinnError] = []
     for row, model in zip(rows, models, strict=False):
         settings = others | {name: value for name, value in row.items() if name in KEYS}
@@ -169,7 +170,7 @@ def _warn_of_faults(found: Sequence[_Row]) -> None:
     """Warn of rows without metrics."""
     faults = [each["reason"] for each in found if "overloaded" not in each]
     if faults:
-        counted = f"{len(faults):,} of {len(found):,} configurations cannot be simulated"
+        counted = f"{len(faults):,} of {amount(len(found), 'configuration')} cannot be simulated"
         warn_user(
             f"{counted}: the column 'reason' gives the reason for each, for example: {faults[0]}"
         )

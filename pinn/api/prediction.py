@@ -12,6 +12,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import ManyRequest, PredictionRequest, named
 from pinn.calibration.load_range import batch_warnings
 from pinn.common.files import find_checkpoint
+from pinn.common.numbers import amount
 from pinn.engines.configurations import (
     Values,
     canonical,
@@ -197,7 +198,8 @@ def predict_many(
     """
     table, reasons = arrow_table(configurations, batch, given)
     if reasons:
-        counted = f"{len(reasons):,} of {len(table):,} configurations are invalid"
+        verb = "is" if len(reasons) == 1 else "are"
+        counted = f"{len(reasons):,} of {amount(len(table), 'configuration')} {verb} invalid"
         warn_user(
             f"{counted}: the column 'reason' gives the reason for each, for example: {reasons[0]}"
         )

@@ -17,6 +17,7 @@ from pinn.calibration.posterior import server_half_widths, ttft_sentence
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, given_path
+from pinn.common.numbers import amount
 from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
 from pinn.engines.engine_spec import EngineSpec
@@ -212,7 +213,7 @@ def simulated(
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     job = simulation_job(asked, load, flags, rate_per_s)
     reported = report_options(asked, job.workload)
-    doing(f"serving {len(job.workload):,} requests")
+    doing(f"serving {amount(len(job.workload), 'request')}")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
     trust: Intervals | None
     given = None if file is None else read_coefficient_set(file)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pinn.common import files, progress, tables
+from pinn.common import files, numbers, progress, tables
 from pinn.engines import configurations
 from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
@@ -85,7 +85,7 @@ def many_table(
     Raises:
         PinnError: If a row is rejected and ``skip_invalid`` is false.
     """
-    progress.doing(f"{len(rows):,} configurations")
+    progress.doing(numbers.amount(len(rows), "configuration"))
     used = files.find_checkpoint(checkpoint)
     network = surrogate.Surrogate.load(used)
     kept, deployments, errors = configurations.make_deployments(rows, skip_invalid, names)

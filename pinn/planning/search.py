@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from pinn.common import progress, store
+from pinn.common.numbers import amount
 from pinn.common.workers import Workers
 from pinn.planning import ranking
 from pinn.planning.candidate import Candidate
@@ -194,13 +195,14 @@ class Search:
 
     def _status(self) -> str:
         """Return the progress as one line, with the best fleet so far and the remaining time."""
-        parts = [f"screened {len(self.screened)} of {len(self.groups)} hardware configurations"]
+        hardware = amount(len(self.groups), "hardware configuration")
+        parts = [f"screened {len(self.screened)} of {hardware}"]
         if fleets := self.fleets:
             candidate, best = next(iter(fleets.values()))
             gpus = best.size.replicas * candidate.gpus
             parts.append(f"best so far {gpus} x {candidate.deployment.gpu.name}")
         if self.rows:
-            parts.append(f"evaluated {len(self.rows)} of {len(fleets)} fleets")
+            parts.append(f"evaluated {len(self.rows)} of {amount(len(fleets), 'fleet')}")
         left_s = self.budget.left_s
         parts += [f"{left_s:.0f} s left"] if left_s < float("inf") else []
         return ", ".join(parts)
@@ -222,8 +224,9 @@ class Search:
                 budget = rounds = self.budget
             if rounds.is_over or not (self.untried or self.unsized(top)):
                 break
-        counts = len(self.screened), len(self.groups), len(self.fleets)
-        _LOG.info("screened %d of %d hardware configurations, sized %d fleets", *counts)
+        hardware = amount(len(self.groups), "hardware configuration")
+        counts = len(self.screened), hardware, amount(len(self.fleets), "fleet")
+        _LOG.info("screened %d of %s, sized %s", *counts)
 
     def _screen(self, first: Sequence[int], rest: Sequence[int], budget: TimeBudget) -> None:
         part = budget.next_part(_SCREENING_SHARE)

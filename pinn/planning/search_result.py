@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 
+from pinn.common.numbers import amount
 from pinn.planning.plan import (
     INTERRUPT,
     NOT_EVALUATED,
@@ -38,8 +39,9 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     summary = problem.summary([each.deployment for group in groups for each in group])
     fitting = sum(map(len, groups))
     _LOG.info(
-        "%d candidates: %d do not fit, %d on %d hardware configurations",
-        fitting + len(misfits), len(misfits), fitting, len(groups),
+        "%s: %d do not fit, %d on %s",
+        amount(fitting + len(misfits), "candidate"), len(misfits), fitting,
+        amount(len(groups), "hardware configuration"),
     )  # fmt: skip
     search.run(top)
     choices = search.choices
@@ -125,7 +127,11 @@ def _not_tried(gpu: str, rejected: Sequence[RejectedCandidate]) -> str:
     """Return a clause about a GPU's untried candidates; empty if none or all are untried."""
     own = [each for each in rejected if each.gpu == gpu]
     left = sum(each.reason.startswith(NOT_TRIED) for each in own)
-    return f"; {left:,} candidates were not tried" if 0 < left < len(own) else ""
+    return (
+        f"; {amount(left, 'candidate was', 'candidates were')} not tried"
+        if 0 < left < len(own)
+        else ""
+    )
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
@@ -190,5 +196,6 @@ def _infeasible(
             "; relax the limits beyond these values, because latencies are longer under load, or "
             "give faster GPUs or formats with fewer bits"
         )
-    untried = f"; {left:,} candidates were not tried: raise --time-budget" if left else ""
+    tried = amount(left, "candidate was", "candidates were")
+    untried = f"; {tried} not tried: raise --time-budget" if left else ""
     return f"no candidate meets {search.problem.slo.text!r}: {told}{advice}{untried}"

@@ -183,14 +183,14 @@ def test_a_table_has_the_identifiers_of_its_dataframe():
 
 def test_a_value_of_the_wrong_type_refuses_its_row():
     asked = pd.DataFrame({"tensor_parallel_size": [1, "two"]}, index=[7, 9])
-    with pytest.warns(UserWarning, match="1 of 2 configurations are invalid"):
+    with pytest.warns(UserWarning, match="1 of 2 configurations is invalid"):
         found = pinn.predict_many(asked, skip_invalid=True, **DEPLOYED)
     assert found["tensor_parallel_size"].tolist() == ["1", "two"]
     assert found["verdict"].tolist() == ["starts", "invalid"]
     assert found["reason"][9].startswith("tensor_parallel_size must be a whole number, got 'two'")
     with pytest.raises(pinn.PinnError, match=r"^row with index 9: tensor_parallel_size must"):
         pinn.predict_many(asked, **DEPLOYED)
-    with pytest.warns(UserWarning, match="1 of 2 configurations are invalid"):
+    with pytest.warns(UserWarning, match="1 of 2 configurations is invalid"):
         found = pinn.predict_many("max_num_seqs=64,many", skip_invalid=True, **DEPLOYED)
     assert found["max_num_seqs"].tolist() == ["64", "many"]
 
