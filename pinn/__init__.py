@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from pinn.api.exports import Written, export_blis, export_llm_d, export_onnx, export_table
     from pinn.api.ingestion import Ingested, ingest_benchmarks, ingest_steps, ingest_vllm
+    from pinn.api.many_simulations import simulate_many
     from pinn.api.measuring import Measured, measure
     from pinn.api.names import KnownGpus, KnownModels, gpus, models
     from pinn.api.plans import PlannedFleet, explore, plan
@@ -104,6 +105,7 @@ __all__ = [
     "serve",
     "simulate",
     "simulate_fleet",
+    "simulate_many",
     "simulate_pools",
     "sweep",
 ]
@@ -116,6 +118,7 @@ _MODULES = {
     "evaluate_panel evaluate_serving_runs evaluate_speculation",
     "exports": "Written export_blis export_llm_d export_onnx export_table",
     "ingestion": "Ingested ingest_benchmarks ingest_steps ingest_vllm",
+    "many_simulations": "simulate_many",
     "measuring": "Measured measure",
     "names": "KnownGpus KnownModels gpus models",
     "plans": "PlannedFleet explore plan",
@@ -131,9 +134,13 @@ def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'pinn' has no attribute {name!r}")
     from importlib import import_module
+    from inspect import isfunction
 
-    module = import_module(f"pinn.api.{_PLACES[name]}")
-    found: object = getattr(module, name)
+    from pinn.api.arguments import raising_in_python
+
+    found: object = getattr(import_module(f"pinn.api.{_PLACES[name]}"), name)
+    if isfunction(found):
+        found = raising_in_python(found)
     globals()[name] = found
     return found
 

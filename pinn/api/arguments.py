@@ -6,7 +6,7 @@ import re
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
-from functools import cache
+from functools import cache, wraps
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -43,6 +43,11 @@ _SERVE = Flag(
 )
 #: Pattern of an option name in a command's help.
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
+#: Pattern of an option in an error, with its value if one follows; quoted commands come first.
+_TYPED = re.compile(
+    r"'(?:pinn|python) [^']*'"
+    r"|--(?P<name>[a-z][a-z0-9-]*)(?: (?P<value>'[^']*'|[A-Z]{4,}|\d(?:[^\s;:)]*[^\s;:),.?])?))?"
+)
 
 
 def declared_flags(specifications: Sequence[type], *requests: type) -> dict[str, Flag]:
@@ -110,6 +115,45 @@ def with_arguments(
 
 def _in_python(option: re.Match[str]) -> str:
     return option[1].replace("-", "_")
+
+
+def raising_in_python(function: _Function) -> _Function:
+    """Return a function of ``import pinn`` whose errors name arguments instead of options."""
+
+    @wraps(function)
+    def called(*args: object, **given: object) -> object:
+        try:
+            return function(*args, **given)
+        except PinnError as error:
+            error.args = (python_names(str(error), function),)
+            raise
+
+    called.__module__ = "pinn"  # where pickle finds it
+    return called  # type: ignore[return-value]
+
+
+def python_names(text: str, function: Callable[..., object]) -> str:
+    """Return an error's text with a function's arguments in place of the command's options.
+
+    >>> def simulate(rate: float, force: bool, enable_prefix_caching: bool): ...
+    >>> python_names("give --rate 8, or --force; see 'pinn plan --rate'", simulate)
+    "give rate=8, or force=True; see 'pinn plan --rate'"
+    >>> python_names("--rate must be positive: omit --no-enable-prefix-caching", simulate)
+    'rate must be positive: omit enable_prefix_caching=False'
+    """
+    known = inspect.signature(function).parameters
+
+    def spelled(option: re.Match[str]) -> str:
+        name = (option["name"] or "").replace("-", "_")
+        if (switch := name.removeprefix("no_")) != name and switch in known:
+            return f"{switch}=False"
+        if name not in known:
+            return option[0]
+        if option["value"]:
+            return f"{name}={option['value']}"
+        return f"{name}=True" if "bool" in str(known[name].annotation) else name
+
+    return _TYPED.sub(spelled, text)
 
 
 def read_request(

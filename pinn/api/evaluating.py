@@ -12,6 +12,7 @@ from pinn.api import score_requests as requests
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.scores import ScoreTable
 from pinn.common.files import cache_folder, find_checkpoint, json_text
+from pinn.common.numbers import amount
 from pinn.common.progress import doing
 from pinn.common.screen import WIDEST, Grid, page, printed
 from pinn.common.tables import read_frame, records
@@ -124,7 +125,7 @@ def evaluate_serving_runs(
     own = {"path": path, "intervals": intervals}
     asked, _ = read_request(requests.ServingRunsRequest, given, **own)
     runs = scoring.read_runs(asked.path, asked.gpu, asked.model_configs, asked.seed)
-    doing(f"simulating {len(runs):,} runs")
+    doing(f"simulating {amount(len(runs), 'run')}")
     network = find_checkpoint(asked.checkpoint)
     scores, fault = scoring.score_checkpoint(runs, network, intervals=intervals)
     summary = scoring.summarize_runs(scores)

@@ -43,16 +43,30 @@ def _requests_table(workload: object) -> pd.DataFrame:
     return pd.DataFrame(listed)
 
 
+def _is_model(path: Path) -> bool:
+    """Return whether a path is a model's config.json or its folder."""
+    if not path.is_file():
+        return (path / "config.json").is_file()
+    with path.open("rb") as file:
+        return b'"architectures"' in file.read(1024)
+
+
 @contextlib.contextmanager
 def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
     """Yield the path of a workload file; other workloads are first written to a temporary file."""
-    if isinstance(workload, str) and not given_path(workload).is_file():
-        raise PinnError(
-            f"the workload file {workload} does not exist: give the load first, then the model and "
-            "the GPU. The load is a file, a mapping or a table of requests"
-        )
-    if workload is None or isinstance(workload, str | Path):
-        yield None if workload is None else Path(workload)
+    if isinstance(workload, str | Path):
+        file = given_path(workload)
+        is_missing = isinstance(workload, str) and not file.is_file()
+        if is_missing or _is_model(file):
+            fault = "is a model" if _is_model(file) else "does not exist"
+            raise PinnError(
+                f"the workload file {workload} {fault}: give the load first, then the model and "
+                "the GPU. The load is a file, a mapping or a table of requests"
+            )
+        yield file
+        return
+    if workload is None:
+        yield None
         return
     with tempfile.TemporaryDirectory(prefix=UNNAMED) as folder:
         if isinstance(workload, Mapping):
@@ -66,4 +80,5 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
         except PinnError as error:
             # The user does not know the temporary file's path, so errors say "workload" instead.
             said = str(error).replace(str(path), "workload").replace(folder, "workload")
-            raise type(error)(said) from None
+            error.args = (said,)
+            raise

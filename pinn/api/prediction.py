@@ -12,6 +12,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.requests import ManyRequest, PredictionRequest, named
 from pinn.calibration.load_range import batch_warnings
 from pinn.common.files import find_checkpoint
+from pinn.common.numbers import amount
 from pinn.engines.configurations import (
     Values,
     canonical,
@@ -195,15 +196,21 @@ def predict_many(
         PinnError: If a row has an unknown key; without ``skip_invalid`` also if it has a value of
             the wrong type, the engine rejects it, or its model or GPU is unknown.
     """
-    import pandas as pd
-    import pyarrow as pa
-
     table, reasons = arrow_table(configurations, batch, given)
     if reasons:
-        counted = f"{len(reasons):,} of {len(table):,} configurations are invalid"
+        verb = "is" if len(reasons) == 1 else "are"
+        counted = f"{len(reasons):,} of {amount(len(table), 'configuration')} {verb} invalid"
         warn_user(
             f"{counted}: the column 'reason' gives the reason for each, for example: {reasons[0]}"
         )
+    return as_frame(table, configurations)
+
+
+def as_frame(table: pa.Table, configurations: AnyConfigurations) -> pd.DataFrame:
+    """Return a table as a DataFrame, with index and identifiers of a given DataFrame."""
+    import pandas as pd
+    import pyarrow as pa
+
     found: pd.DataFrame = table.to_pandas()
     for column in table.schema:
         if pa.types.is_boolean(column.type) and table[column.name].null_count:

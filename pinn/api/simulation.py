@@ -17,6 +17,7 @@ from pinn.calibration.posterior import server_half_widths, ttft_sentence
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, given_path
+from pinn.common.numbers import amount
 from pinn.common.progress import doing
 from pinn.engines.configurations import canonical, make_deployment, parse_pool
 from pinn.engines.engine_spec import EngineSpec
@@ -95,7 +96,7 @@ def simulate(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        return simulated(asked, flags, *_one_rate(asked, "or pinn.sweep"))
+        return simulated(asked, flags, *one_rate(asked, "or pinn.sweep"))
 
 
 @with_arguments(*_SPECIFICATIONS, request=(SimulationRequest, ServersRequest), deploys=True)
@@ -173,7 +174,7 @@ def served(
     return simulated_pools(asked, servers, flags, rate_per_s)
 
 
-def _one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
+def one_rate(asked: SimulationRequest, remedy: str) -> list[float]:
     """Return the requested rate in requests/s, as a list; [] if none is requested."""
     rates = read_rates(asked.rate)
     if len(rates) > 1:
@@ -211,8 +212,8 @@ def simulated(
     """Simulate one server under a load at ``rate_per_s``, or at the load's own rate if None."""
     load, flags = asked_load(asked.workload, flags, asked.seed, model=asked.model)
     job = simulation_job(asked, load, flags, rate_per_s)
-    reported = _reported(asked, job.workload)
-    doing(f"serving {len(job.workload):,} requests")
+    reported = report_options(asked, job.workload)
+    doing(f"serving {amount(len(job.workload), 'request')}")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
     trust: Intervals | None
     given = None if file is None else read_coefficient_set(file)
@@ -226,7 +227,12 @@ def simulated(
     return Simulation(job.deployment, run, trust, moved, about, reported, calibrated)
 
 
-def _reported(asked: SimulationRequest, workload: Workload) -> Reported:
+def report_options(asked: SimulationRequest, workload: Workload) -> Reported:
+    """Return the percentiles and the SLO to report.
+
+    Raises:
+        PinnError: If the SLO cannot be read, or does not apply to the workload.
+    """
     percentiles = () if asked.percentiles is None else read_percentiles(asked.percentiles)
     if asked.slo is None:
         return Reported(percentiles)
@@ -375,7 +381,7 @@ def simulate_pools(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu, **named}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        rates = _one_rate(asked, "simulate each on its own")
+        rates = one_rate(asked, "simulate each on its own")
         return simulated_pools(asked, apart, flags, *rates)
 
 
@@ -405,7 +411,7 @@ def simulated_pools(
         )
     of_pools = [parse_pool(of_prefill, "--prefill"), parse_pool(of_decode, "--decode")]
     jobs = [simulation_job(asked, load, {**flags, **own}, rate_per_s) for _, own in of_pools]
-    reported = _reported(asked, jobs[0].workload)
+    reported = report_options(asked, jobs[0].workload)
     prefill, decode = (
         pools.Pool(job.deployment, job.latency, replace(job.engine or EngineSpec(), replicas=count))
         for job, (count, _) in zip(jobs, of_pools, strict=True)
@@ -450,7 +456,7 @@ def simulate_fleet(
     with workload_file(workload) as path:
         own = {"workload": path, "model": model, "gpu": gpu}
         asked, flags = read_request(SimulationRequest, given, *_SPECIFICATIONS, **own)
-        return simulated_fleet(asked, spec, flags, *_one_rate(asked, "simulate each on its own"))
+        return simulated_fleet(asked, spec, flags, *one_rate(asked, "simulate each on its own"))
 
 
 def simulated_fleet(
@@ -476,7 +482,7 @@ def simulated_fleet(
         )
     kinds = [pools.Pool(job.deployment, job.latency, job.engine or EngineSpec()) for job in jobs]
     workload = jobs[0].workload
-    reported = _reported(asked, workload)
+    reported = report_options(asked, workload)
     found = run_fleet(kinds, spec, workload)
     warned = _warned(asked, found.run, rate_per_s, *jobs)
     about = [_about(job, load, asked, rate_per_s, warned) for job in jobs]

@@ -12,7 +12,7 @@ from pinn.common.screen import say
 from pinn.common.workers import interrupted_once
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
-from pinn.planning.plan import PlanRequest
+from pinn.planning.plan import NoPlanError, Plan, PlanRequest
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
 from pinn.specs.serving import ServingSpec
@@ -109,9 +109,11 @@ def plan(
         "printing the best plan so far, if there is one; interrupt again to stop immediately"
     ) as signals:
         simulating = vars(where) | {"workers": where.count}
-        found = plans.plan(
-            **(vars(asked) | simulating | flags), **costs, purchase_years=purchase_years
-        )
+        given = vars(asked) | simulating | flags | costs
+        try:
+            found = plans.plan(**given, purchase_years=purchase_years)
+        except NoPlanError as error:
+            raise PinnError(f"{error}{_written(error.plan, out, manifest)}") from error
         if out is not None:
             found.save(out)
     found.print_report(out)
@@ -121,3 +123,15 @@ def plan(
         say(f"Written: {manifest}. {deployed(found.plan, row)}")
     if signals:
         raise typer.Exit(128 + signals[0])
+
+
+def _written(plan: Plan | None, out: Path | None, manifest: Path | None) -> str:
+    """Write plan.json of a plan without choices, and return a sentence about the files."""
+    from pinn.planning.report import plan_json
+
+    if plan is None or (out is None and manifest is None):
+        return ""
+    if out is None:
+        return ". No manifest was written"
+    write_whole(out / "plan.json", plan_json(plan))
+    return f". Written: {out / 'plan.json'}, with the reasons by GPU; no manifest was written"

@@ -9,6 +9,8 @@ from pathlib import PurePath
 _LONG = 40
 #: Separators between the words of a name.
 _WORDS = re.compile(r"([-_.])")
+#: File name of a load stage of inference-perf, at the end of a path.
+_STAGE = re.compile(r"stage_\d+_lifecycle_metrics\.json$")
 #: Text between the two file names of a run read from two files.
 _PAIR = " to "
 
@@ -16,16 +18,22 @@ _PAIR = " to "
 def short_names(names: Sequence[str]) -> dict[str, str]:
     """Return a unique short name for each measured run, by path.
 
-    File names are used if they all differ. Otherwise, path components that all runs share are
-    dropped. In long names, words that all folder names begin with and words that all file names end
-    with are also dropped.
+    File names are used if they all differ; a single run of inference-perf, whose file name is the
+    same in all folders, has the name of its folder. Otherwise, path components that all runs share
+    are dropped. In long names, words that all folder names begin with and words that all file names
+    end with are also dropped.
 
     >>> short_names(["a/c1.json", "a/c4.json"])
     {'a/c1.json': 'c1.json', 'a/c4.json': 'c4.json'}
     >>> list(short_names(["runs/chat/results/s0.json", "runs/code/results/s0.json"]).values())
     ['chat', 'code']
+    >>> list(short_names(["runs/chat/results/stage_0_lifecycle_metrics.json"]).values())
+    ['chat']
     """
     paths = list(dict.fromkeys(names))
+    if len(paths) == 1 and _STAGE.search(paths[0]):
+        folders = [part for part in PurePath(paths[0]).parts[:-1] if part != "results"]
+        return {paths[0]: folders[-1] if folders else paths[0]}
     files = [_PAIR.join(PurePath(part).name for part in path.split(_PAIR)) for path in paths]
     if len(set(files)) == len(files):
         return dict(zip(paths, files, strict=True))

@@ -206,9 +206,7 @@ def make_deployment(configuration: Configuration) -> Deployment:
     """
     for name in ("model", "gpu"):
         if configuration.get(name) is None:
-            raise PinnError(
-                f"{name} is missing: give --{name} (in Python {name}=...), or add a column {name!r}"
-            )
+            raise PinnError(f"{name} is missing: give --{name}, or add a column {name!r}")
     precision = configuration.get("precision")
     model = _model(str(configuration["model"]), None if precision is None else str(precision))
     gpu = _gpu(str(configuration["gpu"]))

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pinn.common import files, progress, tables
+from pinn.common import files, numbers, progress, tables
 from pinn.engines import configurations
 from pinn.engines.configurations import Configuration, Values
 from pinn.engines.deployment import Deployment
@@ -85,7 +85,7 @@ def many_table(
     Raises:
         PinnError: If a row is rejected and ``skip_invalid`` is false.
     """
-    progress.doing(f"{len(rows):,} configurations")
+    progress.doing(numbers.amount(len(rows), "configuration"))
     used = files.find_checkpoint(checkpoint)
     network = surrogate.Surrogate.load(used)
     kept, deployments, errors = configurations.make_deployments(rows, skip_invalid, names)
@@ -93,12 +93,19 @@ def many_table(
     table = coefficient_table(network, kept, deployments, batches, halves)
     if errors:
         table = _with_refused(table, len(rows), errors)
-    columns = _given_columns(rows or [dict.fromkeys(keys)], _ARGUMENTS | dict(spelled))
-    given = pa.table(columns).slice(0, len(rows))
+    given = given_table(rows, spelled, keys)
     set_keys = {key for row in rows for key in row}
     own = {name: table[name] for name in table.column_names if name not in set_keys}
     found = dict(zip(given.column_names, given.columns, strict=True)) | own
     return pa.table(found), [_reason(error) for error in errors.values()]
+
+
+def given_table(
+    rows: Sequence[Values], spelled: Mapping[str, str], keys: Iterable[str] = ()
+) -> pa.Table:
+    """Return the table of the configurations as given; the arguments are as in `many_table`."""
+    columns = _given_columns(rows or [dict.fromkeys(keys)], _ARGUMENTS | dict(spelled))
+    return pa.table(columns).slice(0, len(rows))
 
 
 def _reason(error: PinnError) -> str:

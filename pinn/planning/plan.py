@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from pinn.common.numbers import number
 from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
+from pinn.errors import PinnError
 from pinn.simulator.pools_error import POOLS_BIAS
 from pinn.simulator.slo import LimitOutcome
 from pinn.specs.flags import Flag, FlagValue
@@ -562,3 +563,15 @@ class Plan:
     time_budget_s: float | None = None
     spent_s: Mapping[str, float] = field(default_factory=dict)
     schema: str = SCHEMA
+
+
+class NoPlanError(PinnError):
+    """Error for a load and an SLO that no candidate meets.
+
+    Attributes:
+        plan: Plan without choices, with the reason of each GPU and candidate.
+    """
+
+    def __init__(self, message: str, plan: Plan | None = None) -> None:
+        super().__init__(message)
+        self.plan = plan

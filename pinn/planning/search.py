@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from statistics import fmean
 from typing import TypeVar
 
 import msgspec
 
 from pinn.common import progress, store
+from pinn.common.numbers import amount
 from pinn.common.workers import Workers
 from pinn.planning import ranking
 from pinn.planning.candidate import Candidate
@@ -95,7 +95,8 @@ class Search:
         is_interrupted: Whether the search was interrupted.
         spent_s: Wall-clock seconds by step of the search. ``start-up`` is the time before the first
             step.
-        task_s: Seconds of each complete task without a cached result, by step of the search.
+        task_s: Seconds of all tasks without a cached result, by step of the search.
+        completed: Number of these tasks for which time did not run out, by step of the search.
     """
 
     problem: PlanningProblem
@@ -108,7 +109,8 @@ class Search:
     rows: dict[int, Row] = field(default_factory=dict)
     is_interrupted: bool = False
     spent_s: dict[str, float] = field(default_factory=dict)
-    task_s: dict[str, list[float]] = field(default_factory=dict)
+    task_s: dict[str, float] = field(default_factory=dict)
+    completed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._digest = _digest(self.problem)
@@ -193,13 +195,14 @@ class Search:
 
     def _status(self) -> str:
         """Return the progress as one line, with the best fleet so far and the remaining time."""
-        parts = [f"screened {len(self.screened)} of {len(self.groups)} hardware configurations"]
+        hardware = amount(len(self.groups), "hardware configuration")
+        parts = [f"screened {len(self.screened)} of {hardware}"]
         if fleets := self.fleets:
             candidate, best = next(iter(fleets.values()))
             gpus = best.size.replicas * candidate.gpus
             parts.append(f"best so far {gpus} x {candidate.deployment.gpu.name}")
         if self.rows:
-            parts.append(f"evaluated {len(self.rows)} of {len(fleets)} fleets")
+            parts.append(f"evaluated {len(self.rows)} of {amount(len(fleets), 'fleet')}")
         left_s = self.budget.left_s
         parts += [f"{left_s:.0f} s left"] if left_s < float("inf") else []
         return ", ".join(parts)
@@ -221,8 +224,9 @@ class Search:
                 budget = rounds = self.budget
             if rounds.is_over or not (self.untried or self.unsized(top)):
                 break
-        counts = len(self.screened), len(self.groups), len(self.fleets)
-        _LOG.info("screened %d of %d hardware configurations, sized %d fleets", *counts)
+        hardware = amount(len(self.groups), "hardware configuration")
+        counts = len(self.screened), hardware, amount(len(self.fleets), "fleet")
+        _LOG.info("screened %d of %s, sized %s", *counts)
 
     def _screen(self, first: Sequence[int], rest: Sequence[int], budget: TimeBudget) -> None:
         part = budget.next_part(_SCREENING_SHARE)
@@ -267,12 +271,14 @@ class Search:
     def left_s(self, top: int) -> float | None:
         """Return the estimated seconds to complete the search, from the speed of tasks so far.
 
-        None is returned if nothing remains, or if no task ran without a cached result.
+        A step's time per task is the time of all its tasks, also of those that ran out of time,
+        divided by the number of complete tasks. A step without complete tasks is assumed to be as
+        slow as the slowest one. The next search also has the start-up again. None is returned if
+        nothing remains, or if no task ran without a cached result.
 
         Args:
             top: Minimum number of hardware configurations to evaluate.
         """
-        every = [seconds for each in self.task_s.values() for seconds in each]
         must, may = self.promising(top)
         # Hardware that was not screened may still be among the cheapest.
         others = max(len(may), min(top - len(must[:1]), len(self.untried)))
@@ -282,10 +288,14 @@ class Search:
             "fleets": max(most - _complete(self.sized), 0),
             "rows": max(most - _complete(self.rows), 0),
         }
-        if not every or not any(left.values()):
+        if not self.task_s or not any(left.values()):
             return None
-        paces = {name: fmean(self.task_s.get(name) or every) for name in left}
-        return sum(paces[name] * left[name] for name in left) / self.workers.count
+        paces = {name: s / max(self.completed.get(name, 0), 1) for name, s in self.task_s.items()}
+        slowest, tasks_s = max(paces.values()), 0.0
+        for name, count in left.items():
+            pace = paces[name] if self.completed.get(name) else slowest
+            tasks_s += pace * math.ceil(count / self.workers.count)
+        return self.spent_s.get(START_UP, 0.0) + tasks_s
 
     def _results(
         self,
@@ -314,11 +324,12 @@ class Search:
         for place, (result, seconds) in self.workers.run(work, [tasks[i] for i in waiting]):
             self._spend(name, begin_s)
             begin_s = self.budget.passed_s
+            self.task_s[name] = self.task_s.get(name, 0.0) + seconds
             if result is None:
                 continue
             i = waiting[place]
             if not result.is_partial:
-                self.task_s.setdefault(name, []).append(seconds)
+                self.completed[name] = self.completed.get(name, 0) + 1
                 store.keep_value(keys[i], result, self.cache)
             yield i, result
 

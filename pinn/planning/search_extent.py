@@ -32,7 +32,7 @@ def counts(plan: Plan, shown: int) -> list[str]:
     parts += [f"{late:,} not evaluated in time"] * (late > 0)
     parts += [f"{plan.untried:,} not tried"] * (plan.untried > 0)
     found = f"{amount(plan.candidates, 'candidate')}: {', '.join(parts)}"
-    took = f"{plan.simulations:,} simulations, {plan.seconds:.0f} s{_beyond(plan)}"
+    took = f"{amount(plan.simulations, 'simulation')}, {plan.seconds:.0f} s{_beyond(plan)}"
     return [*lines, f"Search: {found}; {took}."]
 
 

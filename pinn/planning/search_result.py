@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 
-from pinn.errors import PinnError
+from pinn.common.numbers import amount
 from pinn.planning.plan import (
     INTERRUPT,
     NOT_EVALUATED,
@@ -13,6 +13,7 @@ from pinn.planning.plan import (
     TIME_OVER,
     FrontierPoint,
     GpuOutcome,
+    NoPlanError,
     Plan,
     RejectedCandidate,
 )
@@ -31,15 +32,16 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
         top: Minimum number of hardware configurations to evaluate.
 
     Raises:
-        PinnError: If no candidate meets the SLO; the message names the closest candidate.
+        NoPlanError: If no candidate meets the SLO; the message names the closest candidate.
         KeyboardInterrupt: If an interrupt is received before any hardware was screened.
     """
     problem, groups = search.problem, search.groups
     summary = problem.summary([each.deployment for group in groups for each in group])
     fitting = sum(map(len, groups))
     _LOG.info(
-        "%d candidates: %d do not fit, %d on %d hardware configurations",
-        fitting + len(misfits), len(misfits), fitting, len(groups),
+        "%s: %d do not fit, %d on %s",
+        amount(fitting + len(misfits), "candidate"), len(misfits), fitting,
+        amount(len(groups), "hardware configuration"),
     )  # fmt: skip
     search.run(top)
     choices = search.choices
@@ -47,9 +49,8 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
     for each in (each for group in search.untried.values() for each in group):
         rejected.append(each.rejected(f"{NOT_TRIED}: {_why_ended(search)}", simulated=False))
     untried = sum(each.reason.startswith(NOT_TRIED) for each in rejected)
-    _check_any(search, summary.gpus, misfits, untried)
     budget = search.budget
-    return Plan(
+    plan = Plan(
         ask=summary,
         choices=choices,
         by_gpu=_by_gpu(search, summary.gpus, misfits, rejected),
@@ -64,6 +65,9 @@ def make_plan(search: Search, misfits: Sequence[RejectedCandidate] = (), *, top:
         time_budget_s=None if math.isinf(budget.end_s) else budget.end_s - budget.begin_s,
         spent_s=search.spent_s,
     )
+    if not search.rows:
+        raise NoPlanError(_infeasible(search, summary.gpus, misfits, untried), plan)
+    return plan
 
 
 def _stopped(search: Search, rejected: Sequence[RejectedCandidate]) -> str:
@@ -123,7 +127,11 @@ def _not_tried(gpu: str, rejected: Sequence[RejectedCandidate]) -> str:
     """Return a clause about a GPU's untried candidates; empty if none or all are untried."""
     own = [each for each in rejected if each.gpu == gpu]
     left = sum(each.reason.startswith(NOT_TRIED) for each in own)
-    return f"; {left:,} candidates were not tried" if 0 < left < len(own) else ""
+    return (
+        f"; {amount(left, 'candidate was', 'candidates were')} not tried"
+        if 0 < left < len(own)
+        else ""
+    )
 
 
 def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> str:
@@ -176,12 +184,10 @@ def _frontier(search: Search) -> list[FrontierPoint]:
     return frontier
 
 
-def _check_any(
+def _infeasible(
     search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate], left: int
-) -> None:
-    """Raise an error with each GPU's reason if no candidate meets the SLO within the GPU limit."""
-    if search.rows:
-        return
+) -> str:
+    """Return each GPU's reason why no candidate meets the SLO within the GPU limit."""
     reasons = [(gpu, _without(search, gpu, misfits)) for gpu in gpus]
     told = "; ".join(f"{gpu}: {why}" for gpu, why in reasons) if len(gpus) > 1 else reasons[0][1]
     advice = ""
@@ -190,5 +196,6 @@ def _check_any(
             "; relax the limits beyond these values, because latencies are longer under load, or "
             "give faster GPUs or formats with fewer bits"
         )
-    untried = f"; {left:,} candidates were not tried: raise --time-budget" if left else ""
-    raise PinnError(f"no candidate meets {search.problem.slo.text!r}: {told}{advice}{untried}")
+    tried = amount(left, "candidate was", "candidates were")
+    untried = f"; {tried} not tried: raise --time-budget" if left else ""
+    return f"no candidate meets {search.problem.slo.text!r}: {told}{advice}{untried}"

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from pinn.common import JsonObject
+from pinn.common.numbers import fixed
 from pinn.simulator.run import Run
 from pinn.simulator.slo import GoodputLimit, Latencies, Slo, written_s
 from pinn.simulator.statistics import left_behind
@@ -77,7 +78,7 @@ class Goodput:
         alone = [f"{k.upper()} {100 * v:.1f} %" for k, v in self.attainment_by_metric.items()]
         if len(alone) > 1:
             share += f" (each limit alone: {', '.join(alone)})"
-        parts = [f"{share}; goodput {self.requests_per_s:.2f} requests/s"] if self.each else []
+        parts = [f"{share}; goodput {fixed(self.requests_per_s)} requests/s"] if self.each else []
         parts += [f"{limit}: it was {written_s(v)}" for limit, v in self.statistics_s.items()]
         return verdict + "; ".join([*parts, *filter(None, [self.left_behind])])
 

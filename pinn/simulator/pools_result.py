@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from pinn.common import Json, JsonObject
-from pinn.common.numbers import number
+from pinn.common.numbers import fixed, number
 from pinn.common.screen import Grid, page, say
 from pinn.engines.labels import hardware_label
 from pinn.simulator import statistics
@@ -175,7 +175,7 @@ _POOL_ROWS: Mapping[str, Callable[[Metrics, str], str]] = {
     "GPUs": lambda found, _: str(found["gpus"]),
     "busy": lambda found, _: f"{100 * found['busy_share']:.1f} % of the time",
     "waiting": lambda found, _: (
-        f"{found['waiting_mean']:.2f} requests, at most {found['waiting_max']:,}"
+        f"{fixed(found['waiting_mean'])} requests, at most {found['waiting_max']:,}"
     ),
     "running": lambda found, _: f"at most {found['running_max']:,} requests",
     "KV cache": lambda found, _: (

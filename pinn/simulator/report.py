@@ -102,7 +102,7 @@ def served_facts(run: Run, found: Mapping[str, float]) -> dict[str, str]:
     if warm := int(run.requests.warmup.sum()):
         served += f"; {warm:,} more as a warm-up before the measurement"
     rates = (
-        f"{found['responses_per_sec']:.2f} requests/s, "
+        f"{fixed(found['responses_per_sec'])} requests/s, "
         f"{_token_rate(run, found)} over "
         f"{found['vllm_estimated_duration_s']:,.1f} s"
     )
@@ -122,7 +122,7 @@ def _token_rate(run: Run, found: Mapping[str, float]) -> str:
 
 def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
     rows = {
-        "queue": f"{found['waiting_mean']:.2f} requests waiting per step on average, "
+        "queue": f"{fixed(found['waiting_mean'])} requests waiting per step on average, "
         f"{found['waiting_max']:,} at most; {found['running_max']:,} running at most",
         "preemptions": f"{found['preemption_count']:,} "
         f"({found['recomputed_tokens']:,} tokens recomputed)",
@@ -131,7 +131,7 @@ def _engine_facts(found: Mapping[str, float]) -> dict[str, str]:
         "KV cache": f"{100 * found['kv_usage_mean']:.1f} % of {found['kv_blocks']:,} blocks in use "
         f"on average, {100 * found['kv_usage_max']:.1f} % at most",
         "steps": f"{found['steps']:,} ({found['prefill_steps']:,} with prefill), "
-        f"{found['requests_per_step']:.1f} requests and {found['tokens_per_step']:.1f} tokens on "
+        f"{found['requests_per_step']:,.1f} requests and {found['tokens_per_step']:,.1f} tokens on "
         f"average; a step of any size is running {100 * found['busy_share']:.1f} % of the time",
     }
     if "host_hit_rate" in found:

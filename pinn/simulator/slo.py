@@ -384,10 +384,10 @@ def written_s(seconds: float) -> str:
     """Return a time given in seconds as a string with a suitable unit.
 
     >>> [written_s(s) for s in (0.04, 1.0, 90.0, 1118.2, math.inf, math.nan)]
-    ['40 ms', '1 s', '90 s', '1118 s', 'infinite', '-']
+    ['40 ms', '1 s', '90 s', '1,118 s', 'infinite', '-']
     """
     if not math.isfinite(seconds):
         return "-" if math.isnan(seconds) else "infinite"
     if seconds >= 1000:
-        return f"{seconds:.0f} s"
+        return f"{seconds:,.0f} s"
     return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -116,7 +116,7 @@ class RateSweep(PrintedResult):
         for rate, run in zip(self.rates_per_s, self.runs, strict=True):
             found, met = run.metrics, run.goodput
             shares = [f"{100 * met.attainment:.1f} %"] if met and on_each else []
-            speeds = f"{found['responses_per_sec']:.2f}", f"{found['tokens_per_sec']:,.0f}"
+            speeds = fixed(found["responses_per_sec"]), f"{found['tokens_per_sec']:,.0f}"
             times = [fixed(found[key]) for _, key in columns]
             table.add(f"{rate:g}", *speeds, *times, *shares, "yes" if _holds(run) else "no")
         page().print(table)

@@ -128,7 +128,7 @@ def test_refused_rows_keep_their_place_and_reason(configurations):
     assert found["reason"][1].startswith("the flag --tensor-parallel-size 3 does not divide the 32")
     assert found["step_time_us: 8 decode @ 700"].notna().tolist() == [True, False] * 2
     row = r"configurations\[1\]" if isinstance(configurations, list) else "configuration 2"
-    with pytest.raises(pinn.PinnError, match=rf"^{row}: --tensor-parallel-size 3"):
+    with pytest.raises(pinn.PinnError, match=rf"^{row}: tensor_parallel_size=3"):
         pinn.predict_many(configurations, model=MODEL)
 
 
@@ -183,14 +183,14 @@ def test_a_table_has_the_identifiers_of_its_dataframe():
 
 def test_a_value_of_the_wrong_type_refuses_its_row():
     asked = pd.DataFrame({"tensor_parallel_size": [1, "two"]}, index=[7, 9])
-    with pytest.warns(UserWarning, match="1 of 2 configurations are invalid"):
+    with pytest.warns(UserWarning, match="1 of 2 configurations is invalid"):
         found = pinn.predict_many(asked, skip_invalid=True, **DEPLOYED)
     assert found["tensor_parallel_size"].tolist() == ["1", "two"]
     assert found["verdict"].tolist() == ["starts", "invalid"]
     assert found["reason"][9].startswith("tensor_parallel_size must be a whole number, got 'two'")
     with pytest.raises(pinn.PinnError, match=r"^row with index 9: tensor_parallel_size must"):
         pinn.predict_many(asked, **DEPLOYED)
-    with pytest.warns(UserWarning, match="1 of 2 configurations are invalid"):
+    with pytest.warns(UserWarning, match="1 of 2 configurations is invalid"):
         found = pinn.predict_many("max_num_seqs=64,many", skip_invalid=True, **DEPLOYED)
     assert found["max_num_seqs"].tolist() == ["64", "many"]
 
@@ -320,7 +320,7 @@ def test_a_page_is_what_the_command_writes(tmp_path):
         )
         == 1
     )
-    with pytest.raises(pinn.PinnError, match="--model and --gpu are required"):
+    with pytest.raises(pinn.PinnError, match="model and gpu are required"):
         pinn.explore(called, MODEL)
 
 
@@ -359,7 +359,7 @@ def test_every_flag_is_a_documented_argument(function, specifications):
         ({"tensor_paralel_size": 2}, "did you mean tensor_parallel_size"),
         ({"replica": 2}, "did you mean replicas"),
         ({"max_num_seqs": "many"}, "max_num_seqs must be a whole number, got 'many'"),
-        ({"replicas": 0}, "--replicas must be a positive whole number"),
+        ({"replicas": 0}, "^replicas must be a positive whole number"),
     ],
 )
 def test_flags_are_refused_by_name(load, flags, said):

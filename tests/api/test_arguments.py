@@ -1,5 +1,7 @@
 """Arguments of functions: merged with a launch command, read in their types, checked once."""
 
+import pickle
+
 import pytest
 from typer.testing import CliRunner
 
@@ -19,6 +21,7 @@ from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
 from pinn.specs.serving import ServingSpec
 
+LLAMA = ("meta-llama/Llama-3.1-8B", "H100")
 SERVE = "vllm serve Qwen/Qwen3-8B -tp 2"
 NEEDED = {PlanRequest: {"slo": "p99 ttft<=1s"}, MeasureRequest: {"model": "Qwen/Qwen3-8B"}}
 TP = "tensor_parallel_size"
@@ -163,3 +166,27 @@ def test_a_page_has_the_size_of_the_launch_command(monkeypatch):
     monkeypatch.setattr(plans, "explore_page", page)
     with pytest.raises(PinnError, match=r"Qwen/Qwen3-8B on \['H100', 'H200'\]: \[2\]"):
         pinn.explore("a.html", gpu=["H100", "H200"], serve=SERVE)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: pinn.predict(LLAMA[0]), "gpu is missing: give gpu, or add a column"),
+        (lambda: pinn.predict(*LLAMA, max_model_len="1m"), "anyway with force=True"),
+        (lambda: pinn.simulate(None, *LLAMA), "give input_len=1024 output_len=256 with concur"),
+        (lambda: pinn.serve(port=-1), "^port must be in"),
+    ],
+)
+def test_errors_of_functions_name_arguments(call, said):
+    with pytest.raises(PinnError, match=said) as raised:
+        call()
+    assert "--" not in str(raised.value)
+
+
+def test_errors_of_commands_name_options():
+    said = CliRunner().invoke(app, ["coefficients", "--model", LLAMA[0]]).output
+    assert "gpu is missing: give --gpu, or add a column" in " ".join(said.split())
+
+
+def test_a_function_can_be_sent_to_another_process():
+    assert pickle.loads(pickle.dumps(pinn.predict)) is pinn.predict

@@ -58,6 +58,6 @@ def test_a_command_simulates_requests_with_audio(model):
 def test_a_text_model_hears_nothing():
     with pytest.raises(
         PinnError,
-        match="has no audio_config: omit --audio-seconds, and count these tokens in --input-len",
+        match="has no audio_config: omit audio_seconds, and count these tokens in --input-len",
     ):
         pinn.predict("Qwen/Qwen3-8B", "H100", audio_seconds=3.0)

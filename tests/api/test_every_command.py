@@ -18,6 +18,7 @@ from pinn.api import (
     evaluating,
     exports,
     ingestion,
+    many_simulations,
     measuring,
     names,
     plans,
@@ -30,13 +31,13 @@ from pinn.cli.main import app
 from pinn.simulator.linear_latency import LinearLatency
 
 MODULES = (
-    breakdown, calibration, evaluating, exports, ingestion, measuring, names, plans, prediction,
-    scores, serving, simulation,
+    breakdown, calibration, evaluating, exports, ingestion, many_simulations, measuring, names,
+    plans, prediction, scores, serving, simulation,
 )  # fmt: skip
 #: Commands whose functions have other names than theirs, or that have two.
 FUNCTIONS = {
     "coefficients": ("predict", "predict_many"),
-    "simulate": ("simulate", "simulate_fleet", "simulate_pools", "sweep"),
+    "simulate": ("simulate", "simulate_fleet", "simulate_many", "simulate_pools", "sweep"),
 }
 #: Options that choose what is printed or written -> what the result has in their place.
 ON_RESULT = {
@@ -74,6 +75,7 @@ SPELLED = {
 #: Arguments that no option of the command has, and why.
 OF_PYTHON = {
     "measure": {"say"},  # the command prints each note
+    "simulate": {"configurations"},  # the command simulates one
     "evaluate serving-runs": {"intervals"},  # the command has them where it writes figures
 }
 #: Other spellings that every command and function knows.
@@ -269,7 +271,7 @@ def test_benchmarks_are_ingested_as_the_command_does(tmp_path):
     printed = typed("ingest", "benchmarks", file, "-o", tmp_path / "typed", *words)
     assert found.report == printed.split("\n\nwrote")[0]
     assert found.table("benchmarks")["served"].tolist() == [8]
-    with pytest.raises(pinn.PinnError, match="only one of --model and --gpu is given"):
+    with pytest.raises(pinn.PinnError, match="only one of model and gpu is given"):
         pinn.ingest_vllm(file, tmp_path / "x", model="Llama-3.1-8B")
 
 

@@ -56,6 +56,19 @@ def test_the_json_of_a_simulation_has_no_temporary_path():
     assert found["workload"]["path"] == "workload.yaml"
 
 
+def test_a_model_in_the_place_of_the_load_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    for given in (tmp_path, tmp_path / "config.json"):
+        for function, other in ((pinn.simulate, "H100"), (pinn.plan, "p99 ttft<=1s")):
+            with pytest.raises(pinn.PinnError, match="is a model: give the load first"):
+                function(given, other)
+
+
+def test_a_load_without_a_file_and_a_model_that_does_not_fit():
+    with pytest.raises(pinn.PinnError, match=r"does not fit.*: raise tensor_parallel_size or"):
+        pinn.simulate(LOAD, "meta-llama/Llama-3.1-70B", "L4")
+
+
 @pytest.mark.parametrize(
     ("load", "said"),
     [

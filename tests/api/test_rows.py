@@ -30,6 +30,63 @@ def test_a_row_is_predicted_and_simulated_as_in_its_table():
         assert simulated.figures["running_max"] == (4 if pd.isna(row["max_num_seqs"]) else 2)
 
 
+def test_many_simulations_are_single_simulations():
+    given = pd.DataFrame(
+        {"row_id": [7, 8], "gpu": ["H100", "H200"], "tp": [2, None]}, index=["a", "b"]
+    )
+    loads = [LOAD, {**LOAD, "prompt_tokens": 800}]
+    options = {"slo": "ttft<=30ms", "replicas": 2, "percentiles": "99.9"}
+    found = pinn.simulate_many(loads, given, MODEL, **options)
+    assert found["load"].tolist() == [0, 0, 1, 1]
+    assert found.index.tolist() == ["a", "b", "a", "b"]
+    for _, row in found.iterrows():
+        alone = pinn.simulate(loads[row["load"]], MODEL, row["gpu"], tp=row["tp"], **options)
+        names = ["responses_per_sec", *(n for n in alone.metrics if n.endswith("_ms"))]
+        assert {"ttft_p99_ms", "scheduling_delay_p99.9_ms"} < set(names)
+        assert row[names].tolist() == [alone.metrics[name] for name in names]
+        assert row["slo_attainment"] == alone.goodput.attainment
+        assert row["goodput_per_s"] == alone.goodput.requests_per_s
+    (many,) = pinn.simulate_many(LOAD, "gpu=H100", model=MODEL).to_dict("records")
+    assert "load" not in many
+    assert pd.isna(many["reason"])
+
+
+def test_rows_that_cannot_be_simulated_have_a_reason():
+    given = [{"max_model_len": 30_000}, {"gpu": "L4"}, {"tp": "two"}, {"gpu": "H1"}, {"tp": 2}]
+    with pytest.warns(UserWarning, match="^3 of 5 configurations cannot be simulated: .* L4"):
+        found = pinn.simulate_many(
+            None, given, "Qwen/Qwen3-32B", "H100", slo="p99 ttft<=1s",
+            input_len=64, output_len=4, concurrency=2, num_prompts=8,
+        )  # fmt: skip
+    assert found["slo_met"].tolist() == [True, pd.NA, pd.NA, pd.NA, True]
+    assert found["responses_per_sec"].isna().tolist() == [False, True, True, True, False]
+    for reason, said in zip(
+        found["reason"],
+        ["MAY NOT START", "raise tensor_parallel_size or", "got 'two'", "GPU 'H1' is unknown", ""],
+        strict=True,
+    ):
+        assert said in reason if said else pd.isna(reason)
+
+
+@pytest.mark.parametrize(
+    ("load", "given", "said"),
+    [
+        ({"prompt": 1}, [{}], "the workload file workload with the keys prompt is unknown"),
+        ([], [{}], "workload must be a path, a mapping or a list of requests"),
+        (LOAD, [{"tpp": 2}], r"configurations\[0\]: the configuration key 'tpp' is unknown"),
+    ],
+)
+def test_a_wrong_load_or_key_is_an_error_of_all_rows(load, given, said):
+    with pytest.raises(pinn.PinnError, match=said):
+        pinn.simulate_many(load, given, *LLAMA)
+
+
+def test_many_simulations_have_one_rate_and_no_sensitivity():
+    for given in ({"rate": "1,2"}, {"sensitivity": "e2e_mean_ms"}):
+        with pytest.raises(pinn.PinnError, match=r"single rate|one configuration"):
+            pinn.simulate_many(LOAD, [{}], *LLAMA, **given)
+
+
 @pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan"), pd.NA, pd.NaT])
 def test_a_missing_value_means_the_default(missing):
     flags = {"max_num_seqs": missing, "quantization": missing, "enable_prefix_caching": missing}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 
@@ -251,8 +252,11 @@ def test_time_left_is_estimated_from_the_pace_of_the_tasks(question):
     problem, groups = question
     search = Search(problem, groups, Workers(count=2, torch=False))
     assert search.left_s(top=1) is None  # nothing ran yet
-    search.task_s = {"screening": [1.0, 3.0], "fleets": [4.0], "rows": [6.0]}
-    assert search.left_s(top=1) == pytest.approx((2.0 * len(groups) + 4.0 + 6.0) / 2)
+    # Screening took 2 s a task, and no fleet was sized in 9 s; a row is as slow as a fleet.
+    search.task_s, search.completed = {"screening": 4.0, "fleets": 9.0}, {"screening": 2}
+    search.spent_s = {"start-up": 5.0}
+    rounds = math.ceil(len(groups) / 2)
+    assert search.left_s(top=1) == pytest.approx(5.0 + 2.0 * rounds + 9.0 + 9.0)
 
 
 def test_a_simulation_does_not_begin_after_the_end(question):

@@ -60,6 +60,23 @@ def planned(folder, *arguments):
     return CliRunner().invoke(app, [*common, "--candidates", str(folder / "grid.yaml"), *arguments])
 
 
+def test_a_plan_that_misses_the_slo_writes_its_reasons(folder, tmp_path):
+    out, manifest = tmp_path / "plan", tmp_path / "servers.yaml"
+    given = ["--gpu", "H100,L40S", "--rate", "2", "--slo", "p99 ttft<=1ms"]
+    found = planned(folder, *given, "--out", str(out), "--manifest", str(manifest))
+    said = str(found.exception)
+    assert "Written" not in str(planned(folder, *given).exception)
+    assert f"Written: {out}/plan.json, with the reasons by GPU; no manifest was written" in said
+    assert [path.name for path in out.iterdir()] == ["plan.json"]
+    assert not manifest.exists()
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["choices"] == []
+    assert {each["gpu"] for each in plan["by_gpu"]} == {"H100-SXM", "L40S"}
+    for each in plan["by_gpu"]:
+        assert each["reason"].startswith("infeasible: on an idle server")
+        assert each["reason"] in said
+
+
 @pytest.fixture(scope="module")
 def plan(folder):
     return read_plan(folder / "out" / "plan.json")

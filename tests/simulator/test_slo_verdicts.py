@@ -174,9 +174,9 @@ def test_json_has_no_infinity(coefficients):
     ("given", "says"),
     [
         ({"rate": None}, "rate is missing: give the rates of the sweep"),
-        ({"rate": [1, 2], "sensitivity": "e2e_mean_ms"}, "--sensitivity applies to a single rate"),
-        ({"rate": [1], "num_warmups": -1}, "--num-warmups must be 0 or more, got -1"),
-        ({"rate": [1], "warmup_s": -2.0}, "--warmup-s must be 0 or more, got -2.0"),
+        ({"rate": [1, 2], "sensitivity": "e2e_mean_ms"}, "^sensitivity applies to a single rate"),
+        ({"rate": [1], "num_warmups": -1}, "^num_warmups must be 0 or more, got -1"),
+        ({"rate": [1], "warmup_s": -2.0}, "^warmup_s must be 0 or more, got -2.0"),
     ],
 )
 def test_a_sweep_refuses_what_it_cannot_do(given, says, coefficients):

@@ -129,7 +129,7 @@ def test_a_method_without_a_quantized_checkpoint_is_an_error_with_a_remedy(word)
 def test_another_format_than_the_checkpoints_own_is_refused(name, word, own):
     for engine in ("vllm", "sglang"):
         with pytest.raises(
-            PinnError, match=rf"quantized to {own}, .* {word} cannot change: omit --quantization"
+            PinnError, match=rf"quantized to {own}, .* {word} cannot change: omit quantization"
         ):
             pinn.predict(name, "B200", quantization=word, engine=engine, tensor_parallel_size=8)
 
