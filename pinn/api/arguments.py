@@ -41,8 +41,8 @@ FORMAT = Flag(
 _SERVE = Flag(
     "Launch command with model and flags; other options override its flags.", name="serve"
 )
-#: Pattern of an option name in a command's help.
-_OPTION = re.compile(r"--([a-z][a-z-]*)")
+#: Pattern of an option name in a command's help; quoted commands come first, without a group.
+_OPTION = re.compile(r"'pinn [^']*'|--([a-z][a-z-]*)")
 #: Pattern of an option in an error, with its value if one follows; quoted commands come first.
 _TYPED = re.compile(
     r"'(?:pinn|python) [^']*'"
@@ -114,7 +114,7 @@ def with_arguments(
 
 
 def _in_python(option: re.Match[str]) -> str:
-    return option[1].replace("-", "_")
+    return option[1].replace("-", "_") if option[1] else option[0]
 
 
 def raising_in_python(function: _Function) -> _Function:

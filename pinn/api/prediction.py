@@ -266,6 +266,9 @@ def configuration_rows(
         return expand_grid(configurations, spelled=spelled)
     records: Any = configurations
     if isinstance(configurations, pd.DataFrame):
+        if twice := [*configurations.columns[configurations.columns.duplicated()].unique()]:
+            fault = f"the configurations have several columns {', '.join(map(repr, twice))}"
+            raise PinnError(f"{fault}: drop or rename all but one of each name")
         canonical(dict.fromkeys(map(str, configurations)), spelled=spelled)  # also without rows
         blank = configurations.isna()
         records = configurations.astype(object).mask(blank, None).to_dict("records")
