@@ -97,7 +97,11 @@ def with_arguments(
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        helps = {n: t for each in requests for n, t in explained(each, "Attributes")[1].items()}
+        helps = {
+            p.name: explained(each, "Attributes")[1][p.name]
+            for each in requests
+            for p in parameters_of(each)
+        }
         asked = [p for each in requests for p in parameters_of(each)]
         asked = [p for p in asked if p.name not in signature.parameters]
         flags = {n: flag for n, flag in declared.items() if n not in signature.parameters}

@@ -149,3 +149,13 @@ def test_a_column_that_occurs_twice_is_refused(function):
     given = pd.DataFrame([["H100", "H200", 1, 2]], columns=["gpu", "gpu", "tp", "id"])
     with pytest.raises(pinn.PinnError, match="several columns 'gpu': drop or rename all but one"):
         function(given, model=MODEL)
+
+
+def test_a_column_without_values_is_kept():
+    given = pd.DataFrame({"quantization": [None], "tp": [float("nan")], "run_id": [None]})
+    names = ["run_id", "model", "gpu", "quantization", "tp"]
+    tables = [pinn.predict_many(given, **dict(zip(("model", "gpu"), LLAMA, strict=True)))]
+    tables.append(pinn.simulate_many(LOAD, given, *LLAMA))
+    for found in tables:
+        assert list(found)[:5] == names
+        assert found[[*given]].isna().all(axis=None)
