@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: Alternative columns of the prompt length.
-_PROMPTS = ("prompt_tokens", "server_input_tokens", "input_tokens")
+_PROMPTS = ["prompt_tokens", "server_input_tokens", "input_tokens"]
 
 
 def _requests_table(workload: object) -> pd.DataFrame:
@@ -52,8 +52,8 @@ def _check_lengths(table: pd.DataFrame, is_list: bool) -> None:
     several = len(table.columns.intersection(_PROMPTS)) > 1  # one of them suffices
     for name in ("output_tokens", *(() if several else _PROMPTS)):
         once = [*table.columns].count(name) == 1
-        missing = table.index[table[name].isna()] if once else ()
-        if len(missing):
+        missing = [*table.index[table[name].isna()]] if once else []
+        if missing:
             label = missing[0]
             row = f"workload[{label}]" if is_list else f"workload, row with index {label}"
             raise PinnError(f"{row}: {name} is missing: give a number")
