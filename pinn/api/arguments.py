@@ -41,8 +41,8 @@ FORMAT = Flag(
 _SERVE = Flag(
     "Launch command with model and flags; other options override its flags.", name="serve"
 )
-#: Pattern of an option name in a command's help.
-_OPTION = re.compile(r"--([a-z][a-z-]*)")
+#: Pattern of an option name in a command's help; quoted commands come first, without a group.
+_OPTION = re.compile(r"'pinn [^']*'|--([a-z][a-z-]*)")
 #: Pattern of an option in an error, with its value if one follows; quoted commands come first.
 _TYPED = re.compile(
     r"'(?:pinn|python) [^']*'"
@@ -97,7 +97,11 @@ def with_arguments(
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        helps = {n: t for each in requests for n, t in explained(each, "Attributes")[1].items()}
+        helps = {
+            p.name: explained(each, "Attributes")[1][p.name]
+            for each in requests
+            for p in parameters_of(each)
+        }
         asked = [p for each in requests for p in parameters_of(each)]
         asked = [p for p in asked if p.name not in signature.parameters]
         flags = {n: flag for n, flag in declared.items() if n not in signature.parameters}
@@ -114,7 +118,7 @@ def with_arguments(
 
 
 def _in_python(option: re.Match[str]) -> str:
-    return option[1].replace("-", "_")
+    return option[1].replace("-", "_") if option[1] else option[0]
 
 
 def raising_in_python(function: _Function) -> _Function:

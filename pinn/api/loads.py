@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     )
 
 
+#: Alternative columns of the prompt length.
+_PROMPTS = ["prompt_tokens", "server_input_tokens", "input_tokens"]
+
+
 def _requests_table(workload: object) -> pd.DataFrame:
     """Convert a load, given as a table or a list of mappings, to a table with one row per request.
 
@@ -41,6 +45,18 @@ def _requests_table(workload: object) -> pd.DataFrame:
             f"workload must be {kinds}, got {workload!r:.60}: give a path or requests, {example}"
         )
     return pd.DataFrame(listed)
+
+
+def _check_lengths(table: pd.DataFrame, is_list: bool) -> None:
+    """Raise an error for a request of a table or a list without a prompt or output length."""
+    several = len(table.columns.intersection(_PROMPTS)) > 1  # one of them suffices
+    for name in ("output_tokens", *(() if several else _PROMPTS)):
+        once = [*table.columns].count(name) == 1
+        missing = [*table.index[table[name].isna()]] if once else []
+        if missing:
+            label = missing[0]
+            row = f"workload[{label}]" if is_list else f"workload, row with index {label}"
+            raise PinnError(f"{row}: {name} is missing: give a number")
 
 
 def _is_model(path: Path) -> bool:
@@ -74,7 +90,9 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
             path.write_text(json_text(workload))
         else:
             path = Path(folder, "workload.csv")
-            _requests_table(workload).to_csv(path, index=False)
+            table = _requests_table(workload)
+            _check_lengths(table, isinstance(workload, list))
+            table.to_csv(path, index=False)
         try:
             yield path
         except PinnError as error:

@@ -70,14 +70,15 @@ def simulate_many(
     Returns:
         Table with one row per configuration, in the given order and with the index of a given
         DataFrame. With a list of workloads, the rows of each workload follow one another, and the
-        first column ``load`` is the workload's position in the list. The next columns are the keys
-        of the configurations as given, and the user's identifiers. They are followed by the
-        metrics of :attr:`Simulation.metrics`, such as ``responses_per_sec``, ``ttft_p99_ms``,
-        ``tpot_p99_ms``, ``itl_p99_ms``, ``e2e_p99_ms`` and ``scheduling_delay_p99_ms`` (queue
-        time). With ``slo``, ``slo_met``, ``slo_attainment`` (share of requests) and
-        ``goodput_per_s`` follow. The last columns are ``overloaded``, a sentence about a server
-        that could not keep up with the load, and ``reason``: why a row has no metrics, or why its
-        server may not start; else null. A warning states the number of rows without metrics.
+        first column ``load`` is the workload's position in the list. The next columns are the
+        user's identifiers, and model, GPU and flags as in the table of :func:`predict_many`. They
+        are followed by the metrics of :attr:`Simulation.metrics`, such as ``responses_per_sec``,
+        ``ttft_p99_ms``, ``tpot_p99_ms``, ``itl_p99_ms``, ``e2e_p99_ms`` and
+        ``scheduling_delay_p99_ms`` (queue time). With ``slo``, ``slo_met``, ``slo_attainment``
+        (share of requests) and ``goodput_per_s`` follow. The last columns are ``overloaded``, a
+        sentence about a server that could not keep up with the load, and ``reason``: why a row has
+        no metrics, or why its server may not start; else null. Metrics that no row has have no
+        column. A warning states the number of rows without metrics.
 
     Raises:
         PinnError: If a flag or key is unknown, or the load cannot be read.

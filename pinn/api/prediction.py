@@ -175,8 +175,9 @@ def predict_many(
 
     Returns:
         Table with one row per configuration, in the given order and with the index of a given
-        DataFrame. The first columns are the keys of all rows as given, and the user's identifiers
-        (columns named ``id`` or ``..._id``, with the values and dtype of a given DataFrame).
+        DataFrame. The first columns are the user's identifiers (columns named ``id`` or ``..._id``,
+        with the values and dtype of a given DataFrame), followed by model, GPU and flags in a fixed
+        order, under their names in the input; a column without values is kept.
         Coefficients are in the columns ``beta.NAME [unit]`` and ``alpha.NAME [unit]``, in SI units.
         For each batch, columns contain the step time, its 90 % interval, the roofline lower bound,
         whether the batch fits in the KV cache (``fits_kv_cache``, null without a cache) and marks
@@ -266,6 +267,9 @@ def configuration_rows(
         return expand_grid(configurations, spelled=spelled)
     records: Any = configurations
     if isinstance(configurations, pd.DataFrame):
+        if twice := [*configurations.columns[configurations.columns.duplicated()].unique()]:
+            fault = f"the configurations have several columns {', '.join(map(repr, twice))}"
+            raise PinnError(f"{fault}: drop or rename all but one of each name")
         canonical(dict.fromkeys(map(str, configurations)), spelled=spelled)  # also without rows
         blank = configurations.isna()
         records = configurations.astype(object).mask(blank, None).to_dict("records")

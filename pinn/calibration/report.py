@@ -82,7 +82,8 @@ class CalibratedServer:
 
         Raises:
             PinnError: If the held-out error did not improve, or the error of a metric is large and
-                was not accepted.
+                was not accepted. Also if the file's folder does not exist, or its suffix is not
+                ``.json``.
         """
         if self.refusal is not None:
             raise PinnError(self.refusal)

@@ -14,8 +14,8 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from pinn.api.arguments import declared_flags, read_flags
 from pinn.api.requests import explained, parameters_of
-from pinn.cli.outputs import check_suffix
 from pinn.common import old_names
+from pinn.common.files import check_suffix
 from pinn.specs.flags import FORCE, Flag, flags_of
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from pinn.common.files import json_text, write_json_file
+from pinn.common.files import check_folder, json_text, write_json_file
 from pinn.errors import PinnError
 
 if TYPE_CHECKING:
@@ -51,11 +51,7 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
             )
         if path.is_dir() and option != "--out":  # some commands write a folder to --out
             raise PinnError(f"{option} {path} is a folder, expected a file: give a file name")
-        if not path.parent.is_dir():
-            raise PinnError(
-                f"{option} {path} cannot be written, as the folder {path.parent} does not exist: "
-                "create the folder, or correct the path"
-            )
+        check_folder(path, option)
         for other, source in places:
             if (other, source) != (option, path) and _is_same(path, source, other in OUTPUTS):
                 fault = f"{option} {path} would overwrite the file given with {other}"
@@ -65,23 +61,6 @@ def check_outputs(given: Sequence[tuple[str, object]]) -> None:
 def is_standard_output(path: Path) -> bool:
     """Return whether a path is ``-``, which means standard output."""
     return str(path) == "-"
-
-
-def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
-    """Raise an error for an output file whose suffix is not that of a supported format.
-
-    Args:
-        path: File to write; a device may have any format.
-        suffixes: Suffixes of the formats that can be written.
-        what: Option that names the file.
-
-    Raises:
-        PinnError: If the suffix is unknown; the message lists the known suffixes.
-    """
-    is_device = path.exists() and not path.is_file() and not path.is_dir()
-    if path.suffix.lower() not in suffixes and not is_device:
-        known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        raise PinnError(f"{what} {path} has an unknown format: give a name that ends in {known}")
 
 
 def _paths(value: object) -> Iterator[Path]:

@@ -216,6 +216,53 @@ def write_json_file(path: Path, value: object, indent: int = 2) -> None:
     write_whole(path, json_text(value, indent) + "\n")
 
 
+def check_folder(path: Path, what: str) -> None:
+    """Raise an error for an output file whose folder does not exist.
+
+    Args:
+        path: File to write.
+        what: Option that names the file, or a noun.
+
+    Raises:
+        PinnError: If the folder does not exist.
+    """
+    if not path.parent.is_dir():
+        raise PinnError(
+            f"{what} {path} cannot be written, as the folder {path.parent} does not exist: "
+            "create the folder, or correct the path"
+        )
+
+
+def check_suffix(path: Path, suffixes: Sequence[str], what: str) -> None:
+    """Raise an error for an output file whose suffix is not that of a supported format.
+
+    Args:
+        path: File to write; a device may have any format.
+        suffixes: Suffixes of the formats that can be written.
+        what: Option that names the file, or a noun.
+
+    Raises:
+        PinnError: If the suffix is unknown; the message lists the known suffixes.
+    """
+    is_device = path.exists() and not path.is_file() and not path.is_dir()
+    if path.suffix.lower() not in suffixes and not is_device:
+        known = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+        raise PinnError(f"{what} {path} has an unknown format: give a name that ends in {known}")
+
+
+def save_json(path: str | Path, value: object) -> None:
+    """Write a value to the JSON file that the user named (:func:`write_json_file`).
+
+    Raises:
+        PinnError: If the file's folder does not exist, or its suffix is not ``.json``.
+    """
+    named = Path(path)
+    check_folder(named, "the file")
+    if named.suffix:
+        check_suffix(named, (".json",), "the file")
+    write_json_file(named, value)
+
+
 def json_text(value: object, indent: int | None = None, *, allow_nan: bool = True) -> str:
     """Return a value as JSON text; nested dataclasses become objects with their fields as keys.
 

@@ -103,8 +103,12 @@ def many_table(
 def given_table(
     rows: Sequence[Values], spelled: Mapping[str, str], keys: Iterable[str] = ()
 ) -> pa.Table:
-    """Return the table of the configurations as given; the arguments are as in `many_table`."""
-    columns = _given_columns(rows or [dict.fromkeys(keys)], _ARGUMENTS | dict(spelled))
+    """Return the table of the configurations as given; the arguments are as in `many_table`.
+
+    Keys in ``spelled`` have a column even if no row has a value.
+    """
+    listed = [dict.fromkeys(spelled) | row for row in rows] or [dict.fromkeys(keys)]
+    columns = _given_columns(listed, _ARGUMENTS | dict(spelled))
     return pa.table(columns).slice(0, len(rows))
 
 

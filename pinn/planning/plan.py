@@ -38,8 +38,8 @@ class PlanRequest:
             fleet reaches this probability; hardware that cannot reach it is rejected. Plans without
             a probability, such as those with calibrated coefficients, are kept.
         max_gpus: Maximum number of GPUs of a fleet.
-        configs: File of candidate configurations, as for 'pinn coefficients --configs', instead of
-            --candidates.
+        configs: Candidate configurations, instead of --candidates: a file, as for 'pinn
+            coefficients --configs', or a grid, such as 'gpu=H100,B200 tensor_parallel_size=1,2'.
         candidates: YAML file of the flag values to combine into candidates. [default:
             conf/plan/candidates.yaml]
         disaggregate: Also evaluate disaggregated prefill/decode, with the pools of workers listed

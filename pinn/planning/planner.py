@@ -10,7 +10,7 @@ from pinn.calibration.load_range import range_warnings
 from pinn.common.documents import comma_separated
 from pinn.common.files import find_checkpoint
 from pinn.common.workers import Workers
-from pinn.engines.configurations import Values, canonical, read_configurations
+from pinn.engines.configurations import Values, canonical, typed_configurations
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.planning.candidate import NETWORK, Candidate
@@ -161,7 +161,7 @@ def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) 
             raise PinnError(
                 "--configs and --disaggregate both set the candidates: omit one of the two"
             )
-        listed = read_configurations(request.configs)
+        listed = typed_configurations(request.configs)
         rows = [{**given, **row} for row in listed for given in space.given]
         if not has_engine:
             return rows

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from pinn.common.documents import is_finite, misfit, read_json
-from pinn.common.files import write_json_file
+from pinn.common.files import save_json
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import reference_version
 from pinn.errors import PinnError
@@ -170,8 +170,8 @@ def set_to_json(
 
 
 def write_coefficient_set(found: CoefficientSet, path: Path) -> None:
-    """Write a coefficient file; the file is replaced atomically."""
-    write_json_file(path, set_to_json(found))
+    """Write a coefficient file with the checks of ``save_json``, atomically."""
+    save_json(path, set_to_json(found))
 
 
 def read_coefficient_set(path: Path) -> CoefficientSet:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pinn.common import JsonObject
-from pinn.common.files import write_json_file
+from pinn.common.files import save_json
 from pinn.common.screen import printed
 from pinn.engines.deployment import Deployment
 from pinn.engines.recipe import unread_notice
@@ -262,8 +262,12 @@ class Prediction:
         return self.at(*batches).to_json()
 
     def save(self, path: str | Path, *batches: str) -> None:
-        """Write the JSON of :meth:`report` to a file for the option ``--coefficients``."""
-        write_json_file(Path(path), self.report(*batches))
+        """Write the JSON of :meth:`report` to a file for the option ``--coefficients``.
+
+        Raises:
+            PinnError: If the file's folder does not exist, or its suffix is not ``.json``.
+        """
+        save_json(path, self.report(*batches))
 
     def show(self, recipe: bool = False, betas: bool = False, memory: bool = False) -> None:
         """Print whether the model fits in memory, the step times, and their expected errors.

@@ -69,6 +69,16 @@ def test_a_prediction_is_what_the_command_writes(tmp_path):
         p.interval("8 decode @ 700")
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("none/p.json", "the folder .*none does not exist"), ("p.csv", r"unknown format: .* \.json")],
+)
+def test_a_prediction_is_saved_where_the_command_writes(name, said, tmp_path):
+    with pytest.raises(pinn.PinnError, match=rf"^the file {tmp_path}/{name} .*{said}"):
+        pinn.predict(*LLAMA).save(tmp_path / name)
+    assert not any(tmp_path.iterdir())
+
+
 def keys_of(tree):
     """Keys of a JSON document; below names of flags, coefficients and inputs there are others."""
     for key, value in tree.items():

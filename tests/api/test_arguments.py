@@ -190,3 +190,10 @@ def test_errors_of_commands_name_options():
 
 def test_a_function_can_be_sent_to_another_process():
     assert pickle.loads(pickle.dumps(pinn.predict)) is pinn.predict
+
+
+def test_help_keeps_quoted_commands():
+    (line,) = [t for t in pinn.simulate.__doc__.splitlines() if t.startswith("    coefficients:")]
+    assert "'pinn coefficients --json'" in line
+    (line,) = [t for t in pinn.simulate.__doc__.splitlines() if t.startswith("    slo:")]
+    assert "--" not in line

@@ -76,9 +76,20 @@ def test_a_load_without_a_file_and_a_model_that_does_not_fit():
          r"with the keys prompt_token, output_tokens \(did you mean prompt_tokens\?\) is unknown"),
         (table()[["arrival_s", "prompt_tokens"]],
          "lacks the column of the output length: expected a column output_tokens, got arrival_s"),
+        (table().assign(prompt_tokens=[None, *table()["prompt_tokens"][1:]]).rename({0: "first"}),
+         "^workload, row with index first: prompt_tokens is missing"),
+        (table().assign(output_tokens=[None, *table()["output_tokens"][1:]]).to_dict("records"),
+         r"^workload\[0\]: output_tokens is missing"),
         (LLAMA[0], f"file {LLAMA[0]} does not exist: give the load first, then the model"),
     ],
 )  # fmt: skip
 def test_a_wrong_load_is_refused_by_its_names(load, said):
     with pytest.raises(pinn.PinnError, match=said):
         pinn.simulate(load, *LLAMA)
+
+
+def test_a_plan_has_a_grid_of_configurations():
+    grid = f"model={LLAMA[0]} gpu=H100 tensor_parallel_size=1,2"
+    found = pinn.plan(LOAD, "p99 ttft<=2s", configs=grid, rate=4, top=2).table()
+    assert sorted(found["tensor_parallel_size"]) == [1, 2]
+    assert "or a grid, such as" in pinn.plan.__doc__

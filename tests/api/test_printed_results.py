@@ -56,6 +56,8 @@ def test_a_prediction_is_given_in_place_of_its_file(tmp_path):
     found = pinn.simulate(LOAD, coefficients=predicted)
     assert found.metrics == by_file.metrics
     assert found.deployment == by_file.deployment
+    with pytest.raises(pinn.PinnError, match="no intervals"):
+        pinn.predict(coefficients=predicted).interval("8 decode @ 700")
     tables = [pinn.predict(coefficients=each).evidence for each in (predicted, tmp_path / "p.json")]
     assert tables[0].sentence == tables[1].sentence
 

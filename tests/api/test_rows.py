@@ -140,3 +140,22 @@ def test_warnings_of_a_configuration_point_to_the_call():
     with pytest.warns(UserWarning, match=r"vLLM 9.9.9 is unknown") as said:
         pinn.predict(*LLAMA, engine_version="9.9.9")
     assert said[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "function", [pinn.predict_many, lambda *a, **k: pinn.simulate_many(LOAD, *a, **k)]
+)
+def test_a_column_that_occurs_twice_is_refused(function):
+    given = pd.DataFrame([["H100", "H200", 1, 2]], columns=["gpu", "gpu", "tp", "id"])
+    with pytest.raises(pinn.PinnError, match="several columns 'gpu': drop or rename all but one"):
+        function(given, model=MODEL)
+
+
+def test_a_column_without_values_is_kept():
+    given = pd.DataFrame({"quantization": [None], "tp": [float("nan")], "run_id": [None]})
+    names = ["run_id", "model", "gpu", "quantization", "tp"]
+    tables = [pinn.predict_many(given, **dict(zip(("model", "gpu"), LLAMA, strict=True)))]
+    tables.append(pinn.simulate_many(LOAD, given, *LLAMA))
+    for found in tables:
+        assert list(found)[:5] == names
+        assert found[[*given]].isna().all(axis=None)
