@@ -151,6 +151,8 @@ def python_names(text: str, function: Callable[..., object]) -> str:
         name = (option["name"] or "").replace("-", "_")
         if (switch := name.removeprefix("no_")) != name and switch in known:
             return f"{switch}=False"
+        if f"{name}s" in known:  # an option that may be repeated is a list in Python
+            name = f"{name}s"
         if name not in known:
             return option[0]
         if option["value"]:

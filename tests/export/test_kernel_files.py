@@ -283,7 +283,7 @@ def test_what_the_kernel_lacks_is_refused(tmp_path, line, reason):
 def test_arguments_of_the_other_target_are_refused(tmp_path):
     with pytest.raises(PinnError, match="target"):
         export_blis(tmp_path, "model=Llama-3.1-8B gpu=H100", target="kernels")
-    with pytest.raises(PinnError, match="--workload applies only to --target folder"):
+    with pytest.raises(PinnError, match="workloads applies only to target folder"):
         export_blis(tmp_path, "model=Llama-3.1-8B gpu=H100", target="kernel",
                     workloads=["x.yaml"])  # fmt: skip
 
