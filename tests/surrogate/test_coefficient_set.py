@@ -33,7 +33,7 @@ def written(path: Path) -> CoefficientSet:
 
 
 def test_every_bit_comes_back(tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "set.json"
+    path = tmp_path / "set.json"
     found, again = written(path), read_coefficient_set(path)
     assert np.array_equal(found.beta, again.beta)
     assert np.array_equal(found.alpha, again.alpha)
