@@ -97,11 +97,10 @@ def with_arguments(
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        helps = {
-            p.name: explained(each, "Attributes")[1][p.name]
-            for each in requests
-            for p in parameters_of(each)
-        }
+        helps: dict[str, str] = {}
+        for each in requests:
+            told = explained(each, "Attributes")[1]
+            helps |= {p.name: told[p.name] for p in parameters_of(each)}
         asked = [p for each in requests for p in parameters_of(each)]
         asked = [p for p in asked if p.name not in signature.parameters]
         flags = {n: flag for n, flag in declared.items() if n not in signature.parameters}

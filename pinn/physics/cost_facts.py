@@ -185,9 +185,11 @@ _NAMES = tuple(f.name for f in fields(CostFacts))
 
 #: Number of queries that one thread block of prefill attention processes together, from compute
 #: capability on; 0 if kernels split the keys of a chunk over thread blocks. FlashAttention 3 splits
-#: them on Hopper (hopper/heuristics.h: num_splits_heuristic). FlashAttention 2 has blocks of 128
-#: queries on sm80, and of 64 on sm86, sm89 and sm120 (flash_fwd_launch_template.h). On data-center
-#: Blackwell, two tiles of 128 queries are assumed.
+#: them on Hopper (vLLM 0.19.0 v1/attention/backends/flash_attn.py: max_num_splits = 0, its
+#: heuristics); FlashAttention 2 does not (vllm_flash_attn/flash_attn_interface.py refuses more than
+#: one split). The numbers are those of 64, 128 and 256 for which ``block_key_s`` agrees best with
+#: one-head prompts in the kernel tables, within 25 % (``tests/physics/test_key_passes.py``).
+#: Older GPUs were not measured; they have the number of the next newer ones.
 _BLOCK_QUERIES = ((12.0, 64), (10.0, 256), (9.0, 0), (8.6, 64), (0.0, 128))
 #: Time per key of a block while most multiprocessors are idle, relative to its time in a full GPU.
 #: The median over kernel tables of GPUs that do not split keys: prompts of 8,192 tokens with one
