@@ -19,9 +19,10 @@ from pinn.errors import PinnError
 from pinn.planning.explore.page import explore_page
 from pinn.planning.manifest import manifest
 from pinn.planning.plan import Plan, PlanRequest
+from pinn.planning.plan_files import choice_rows, plan_json, write_files
 from pinn.planning.planner import plan_load
 from pinn.planning.prices import read_prices
-from pinn.planning.report import choice_rows, plan_json, print_plan, write_files
+from pinn.planning.report import print_plan
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.serving import ServingSpec
 

@@ -175,13 +175,35 @@ def server_half_widths(
         batch: Batch whose step time is predicted, in the notation of the command line.
     """
     step, prompt = posterior_step_half_widths(found, deployment, [batch, _PROMPT]).tolist()
-    errors = held_out_ttft_errors(found)
+    return step, max(prompt, _half_width(held_out_ttft_errors(found)))
+
+
+def _half_width(errors: Float[np.ndarray, " n"]) -> float:
+    """Return the half-width of the 90 % interval of a further error of mean 0; 0 without errors."""
     if not len(errors):
-        return step, prompt
+        return 0.0
     from scipy.special import stdtrit  # import only when needed, because scipy is slow to load
 
     quantile = float(stdtrit(len(errors), (1 + LEVEL) / 2))
-    return step, max(prompt, quantile * float(np.sqrt(np.mean(errors**2))))
+    return quantile * float(np.sqrt(np.mean(errors**2)))
+
+
+def percentile_half_widths(found: CoefficientSet, name: str) -> dict[str, float]:
+    """Return half-widths of 90 % intervals of log percentiles, from a calibration's held-out loads.
+
+    Args:
+        found: Calibrated coefficients.
+        name: Percentile, such as ``p99``.
+
+    Returns:
+        Half-width by metric, such as ``ttft``; metrics without held-out measurements are omitted.
+    """
+    errors: dict[str, list[float]] = {}
+    for row in found.calibration.get("held_out_percentiles") or ():
+        metric, statistic, _ = row["figure"].split("_")
+        if statistic == name:
+            errors.setdefault(metric, []).append(np.log(row["after"] / row["measured"]))
+    return {metric: _half_width(np.array(each)) for metric, each in errors.items()}
 
 
 def held_out_ttft_errors(found: CoefficientSet) -> Float[np.ndarray, " n"]:

@@ -63,8 +63,8 @@ def plan(
                     share of 20 equally likely errors of the prediction at which
                     they do, so in steps of 5 %; '>97 %' at all 20. safe: they
                     meet it at the pessimistic end of the interval, too. '-' if
-                    time was over, for calibrated coefficients, and for a load
-                    shorter than 10 times its mean E2E latency
+                    time was over, for coefficients without a calibration, and for
+                    a load shorter than 10 times its mean E2E latency
       preemptions   (if there are any) number of times that a request lost its KV
                     cache at --rate, because batches exceed the cache
       coefficients  network, or the coefficient file of the row
@@ -127,7 +127,7 @@ def plan(
 
 def _written(plan: Plan | None, out: Path | None, manifest: Path | None) -> str:
     """Write plan.json of a plan without choices, and return a sentence about the files."""
-    from pinn.planning.report import plan_json
+    from pinn.planning.plan_files import plan_json
 
     if plan is None or (out is None and manifest is None):
         return ""

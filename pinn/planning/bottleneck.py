@@ -5,12 +5,13 @@ from dataclasses import fields, replace
 import numpy as np
 from jaxtyping import Float
 
+from pinn.memory.kv_cache import kv_layout
 from pinn.physics.batch_sums import BatchSums, uniform_sums
 from pinn.planning.candidate import Candidate, gpu_count
-from pinn.planning.trials import latencies_s
+from pinn.planning.trials import Trials, latencies_s
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.run import Run, StepRecords
-from pinn.simulator.slo import Latencies, Slo
+from pinn.simulator.slo import Latencies
 from pinn.surrogate.deployment_features import deployment_features
 from pinn.surrogate.group_features import group_features
 from pinn.surrogate.step_features import STEP_FEATURES, seconds_by_feature
@@ -20,9 +21,12 @@ _MOST_STEPS = 20_000
 #: Names of the bottlenecks of a full server: the flag that limits the number of running requests,
 #: and KV memory.
 MOST_REQUESTS, KV_MEMORY = "max_num_seqs", "KV memory"
-#: KV memory, or ``max_num_seqs``, is the bottleneck if requests wait for memory, or for a slot in
-#: the batch, during more than this share of the engine's time.
+#: KV memory, or ``max_num_seqs``, may be the bottleneck if requests wait for memory, or for a slot
+#: in the batch, during more than this share of the engine's time.
 _WAITING_SHARE = 0.05
+#: It is the bottleneck if a replica with twice as much meets the SLO at its maximum rate times this
+#: factor. An overloaded server fills its batches and its memory whatever its bottleneck is.
+_HIGHER_RATE = 1.05
 #: The KV cache counts as full if at least this share of its blocks is in use.
 _FULL_SHARE = 0.95
 
@@ -53,25 +57,33 @@ def step_time_shares(run: Run, latency: LinearLatency) -> dict[str, float]:
     return {part: value / whole for part, value in found.items()}
 
 
-def limited_by(run: Run, latency: LinearLatency) -> str:
-    """Return the bottleneck of a server, from a run slightly above its maximum rate.
+def waited_for(run: Run, latency: LinearLatency) -> list[str]:
+    """Return what requests of a run wait for: KV memory, ``max_num_seqs``, both or neither.
 
-    If requests wait while nearly every KV block is in use, the bottleneck is KV memory. If requests
-    wait while the maximum number of requests is running, that limit is the bottleneck. Otherwise
-    the largest part of the engine's time is the bottleneck.
+    They wait for KV memory if nearly every KV block is in use, and for ``max_num_seqs`` if the
+    maximum number of requests is running.
     """
     recipe, steps = latency.deployment.recipe, run.steps
     weight = steps["duration_s"] / steps["duration_s"].sum()
     waiting = steps["waiting"] > 0
     most = min(recipe.max_requests, recipe.token_budget)
     full = steps["used_blocks"] >= _FULL_SHARE * run.step_blocks
-    short = float(weight[full & (waiting | (steps["preempted"] > 0))].sum())
-    all_run = steps["running"] >= most * run.step_replicas
-    if short > _WAITING_SHARE:
-        return KV_MEMORY
-    if float(weight[all_run & waiting].sum()) > _WAITING_SHARE:
-        return MOST_REQUESTS
-    return _most_time(run, latency)
+    short = full & (waiting | (steps["preempted"] > 0))
+    all_run = (steps["running"] >= most * run.step_replicas) & waiting
+    found = {KV_MEMORY: short, MOST_REQUESTS: all_run}
+    return [name for name, where in found.items() if weight[where].sum() > _WAITING_SHARE]
+
+
+def _with_twice(candidate: Candidate, name: str) -> Candidate:
+    """Return a candidate with twice as much KV memory, or twice its ``max_num_seqs``."""
+    deployment, latency = candidate.deployment, candidate.latency
+    if name == KV_MEMORY:
+        blocks = kv_layout(deployment, candidate.engine).blocks
+        engine = replace(candidate.engine, num_gpu_blocks_override=2 * blocks + 1)
+        return replace(candidate, engine=engine)
+    serving = replace(deployment.serving, max_num_seqs=2 * deployment.recipe.max_requests)
+    more = replace(deployment, serving=serving)
+    return replace(candidate, latency=replace(latency, deployment=more))
 
 
 def _most_time(run: Run, latency: LinearLatency) -> str:
@@ -115,18 +127,27 @@ def _some_steps(run: Run) -> StepRecords:
     return StepRecords(run.steps.table[::every])
 
 
-def bottleneck(candidate: Candidate, beyond: Run, slo: Slo) -> str:
-    """Return the bottleneck of a candidate, from a run slightly above its maximum rate.
+def bottleneck(trials: Trials, beyond: Run, rate_per_s: float) -> str:
+    """Return the bottleneck of a replica: what has to increase for a higher maximum rate.
 
-    For disaggregated P/D the prefill workers' bottleneck is returned if the decode workers are not
-    full and all metrics except TTFT meet their limits. Otherwise the decode workers' bottleneck is
-    returned.
+    The bottleneck is KV memory or ``max_num_seqs`` if requests wait for it and twice as much of it
+    increases the maximum rate. Otherwise it is the type of work that takes most of the time. For
+    disaggregated P/D, that is the prefill workers' time if all metrics except TTFT meet their
+    limits, and else the decode workers' time.
+
+    Args:
+        trials: Simulations of the replica.
+        beyond: Run of the replica slightly above its maximum rate.
+        rate_per_s: Maximum rate of the replica in requests/s.
     """
+    candidate, slo = trials.candidate, trials.slo
     parts = candidate.parts(beyond)
-    found = limited_by(*parts[-1])
-    if found in (KV_MEMORY, MOST_REQUESTS) or slo.excess(*_but_ttft(beyond)) > 1:
-        return found
-    return limited_by(*parts[0])
+    for name in waited_for(*parts[-1]):
+        more = replace(trials, candidate=_with_twice(candidate, name))
+        if more.excess(_HIGHER_RATE * rate_per_s) <= 1:
+            return name
+    is_slow = slo.excess(*_but_ttft(beyond)) > 1
+    return _most_time(*parts[-1 if is_slow else 0])
 
 
 def _but_ttft(run: Run) -> tuple[Latencies, tuple[np.ndarray, np.ndarray]]:

@@ -126,7 +126,9 @@ def size_fleet(
         for i, trials in enumerate(timed):
             if i == first or (
                 best is not None
-                and not fleet.may_do_with_fewer(best.size.replicas, trials, problem)
+                and not fleet.may_do_with_fewer(
+                    best.size.replicas - problem.spare_replicas, trials, problem
+                )
             ):
                 continue
             rate = _settled(trials, _highest(trials, guesses[i]))
@@ -216,6 +218,7 @@ def _sized(
             f"within the GPU limits meets it with --min-probability {problem.min_probability:g}"
         )
         return Infeasible(candidate.label, why)
+    sized = fleet.with_spares(sized, trials, problem)
     gpus = sized.replicas * candidate.gpus
     if problem.max_gpus is not None and gpus > problem.max_gpus:
         why = (
@@ -308,9 +311,10 @@ def examine(
     late = budget.is_over
     ladder, beyond = _ladder(trials, rate.per_s, _LADDER[-1:] if late else _LADDER)
     by_chance = [] if late else fleet.by_chance(size, trials, problem)
+    with_one_lost = None if late else fleet.with_one_lost(size, trials, problem)
     with_headroom = fleet.with_headroom(size, trials, problem)
     certainty = _certainty(sized, timed, problem)
-    limited_by = bottleneck(candidate, beyond, problem.slo)
+    limited_by = bottleneck(trials, beyond, rate.per_s)
     together = certainty.together
     gpus = size.replicas * candidate.gpus
     per_s = size.replicas * share
@@ -342,6 +346,8 @@ def examine(
         fleets=[*by_chance, *size.fleets],
         weights_gib=candidate.gpus * gpu_weight_bytes(deployment) / GIB,
         with_headroom=with_headroom,
+        chance_with_headroom=certainty.chance_with_headroom,
+        with_one_lost=with_one_lost,
         at_interval_ends=certainty.at_interval_ends,
         serve_command=commands.serve_command(candidate),
         simulate_command=commands.simulate_command(
@@ -386,6 +392,7 @@ class _Certainty:
         seeds_per_s: Maximum rate of one replica for each of several seeds of the load, in
             requests/s.
         chance: Probability of meeting the SLO.
+        chance_with_headroom: Probability of meeting the SLO at the rate with headroom.
         safe: Whether the SLO is met even if all times are at the upper bound of their intervals.
         at_interval_ends: Metrics of all replicas with all times at the upper and at the lower bound
             of their intervals.
@@ -395,6 +402,7 @@ class _Certainty:
     together: HighestRate
     seeds_per_s: Sequence[float]
     chance: float | None = None
+    chance_with_headroom: float | None = None
     safe: bool | None = None
     at_interval_ends: tuple[Point, Point] | None = None
     is_unknown: bool = False
@@ -420,15 +428,19 @@ def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _
         _lower_bound(sized, problem.sized_rate_per_s), [sized.rate.per_s], is_unknown=True
     )
     size, asked, holds = sized.size, problem.rate_per_s, False
-    interval = fleet.interval_of(trials.candidate, problem)
     with suppress(OutOfTimeError):
         trials.budget.check()
+        share = sized.rate.per_s if asked is None else asked / size.replicas
+        interval = fleet.interval_of(replace(trials, budget=UNLIMITED), share, problem.checkpoint)
         # The probability of meeting the SLO requires a requested rate and an interval. It is not
         # estimated if the load ends before servers are full, because a longer load would lower it.
         if interval is not None and asked is not None:
             if not size.is_burst:
-                chance, holds = fleet.chance_to_hold(size, trials, interval, problem)
+                chance, holds = fleet.chance_to_hold(size, trials, interval, problem.workload)
                 known = replace(known, chance=chance)
+                if problem.headroom:
+                    more, _ = fleet.chance_to_hold(size, trials, interval, problem.sized_for)
+                    known = replace(known, chance_with_headroom=more)
             ends = fleet.at_interval_ends(size, trials, interval, problem)
             known = replace(known, at_interval_ends=ends)
         together = fleet.fleet_rate(size, trials, sized.rate, interval, problem)

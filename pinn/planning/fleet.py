@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from pinn.calibration.posterior import server_half_widths
 from pinn.common.numbers import amount
 from pinn.engines.deployment import Deployment
 from pinn.engines.routers import LEAST_REQUESTS, RANDOM
@@ -17,10 +18,13 @@ from pinn.planning.problem import PlanningProblem
 from pinn.planning.rate_search import highest_rate
 from pinn.planning.time_budget import UNLIMITED, OutOfTimeError, TimeBudget
 from pinn.planning.trials import ErrorScenario, Trials
+from pinn.simulator.intervals import standing_step
+from pinn.simulator.workloads.workload import Workload
+from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.surrogate.encoder_time import HALF_WIDTH
 from pinn.surrogate.uncertainty.distance import gpu_is_known
 from pinn.surrogate.uncertainty.intervals import read_calibration
-from pinn.surrogate.uncertainty.quantiles import ErrorLaw
+from pinn.surrogate.uncertainty.quantiles import LEVEL, ErrorLaw, normal_law
 
 #: Upper bound of a fleet's rate per replica, relative to the maximum rate of a single replica. A
 #: replica in a fleet can sustain a higher rate, because a load balancer distributes requests more
@@ -56,11 +60,27 @@ class PredictionInterval:
         return ErrorScenario(*(half_widths * error for error in astuple(self.bad)))
 
 
-def interval_of(candidate: Candidate, problem: PlanningProblem) -> PredictionInterval | None:
-    """Return the interval of a candidate's predicted times; None for calibrated coefficients."""
-    if candidate.source != NETWORK:
+def interval_of(trials: Trials, rate_per_s: float, checkpoint: Path) -> PredictionInterval | None:
+    """Return the interval of a candidate's predicted times.
+
+    For calibrated coefficients, it is the interval of their calibration, with normally distributed
+    errors. None is returned if neither the checkpoint nor the coefficient file has an interval.
+
+    Args:
+        trials: Simulations of one replica of the candidate.
+        rate_per_s: Rate of this replica in requests/s, which determines the batches in which steps
+            are predicted.
+        checkpoint: Checkpoint that makes the predictions.
+    """
+    candidate = trials.candidate
+    if candidate.source == NETWORK:
+        return prediction_interval(checkpoint, *candidate.deployments)
+    found = read_coefficient_set(Path(candidate.source))
+    if found.covariance is None:
         return None
-    return prediction_interval(problem.checkpoint, *candidate.deployments)
+    batch = standing_step(trials.run(rate_per_s))
+    step, request = server_half_widths(found, candidate.deployment, batch)
+    return PredictionInterval(ErrorScenario(step, request, HALF_WIDTH), LEVEL, normal_law())
 
 
 def prediction_interval(checkpoint: Path, *deployments: Deployment) -> PredictionInterval | None:
@@ -167,7 +187,8 @@ def with_probability(
     """
     interval = None
     if problem.min_probability is not None and not found.is_burst:
-        interval = interval_of(trials.candidate, problem)
+        share = (problem.rate_per_s or 0.0) / found.replicas
+        interval = interval_of(trials, share, problem.checkpoint)
     if interval is None:
         return found
     error = interval.law.error_at(problem.min_probability or 0.0)
@@ -241,10 +262,33 @@ def _with_other_seeds(found: FleetSize, trials: Trials, problem: PlanningProblem
     return found
 
 
+def with_spares(found: FleetSize, trials: Trials, problem: PlanningProblem) -> FleetSize:
+    """Add the requested number of spare replicas to a fleet that meets the SLO without them."""
+    if not problem.spare_replicas:
+        return found
+    n, asked = found.replicas + problem.spare_replicas, problem.rate_per_s or 0.0
+    router = router_of(trials.candidate, n)
+    run = trials.fleet(problem.workload, n, router, may_end=False)
+    fleets = [] if run is None else [Fleet(router, trials.point(run, asked, n))]
+    return FleetSize(n, fleets)
+
+
+def with_one_lost(size: FleetSize, trials: Trials, problem: PlanningProblem) -> Point | None:
+    """Return the metrics at the requested rate of a fleet that has lost one of its replicas.
+
+    None is returned without a requested rate, and for one replica, without which nothing is served.
+    """
+    n, asked = size.replicas - 1, problem.rate_per_s
+    if asked is None or n == 0:
+        return None
+    run = trials.fleet(problem.workload, n, router_of(trials.candidate, n), may_end=False)
+    return None if run is None else trials.point(run, asked, n)
+
+
 def may_do_with_fewer(replicas: int, trials: Trials, problem: PlanningProblem) -> bool:
     """Return whether fewer than ``replicas`` replicas of a candidate sustain the requested rate.
 
-    Only ``replicas`` - 1 replicas are simulated.
+    ``replicas`` excludes spare replicas. Only ``replicas`` - 1 replicas are simulated.
     """
     if problem.rate_per_s is None or replicas <= problem.least_replicas:
         return False
@@ -302,9 +346,11 @@ def _highest_of_all(
 
 
 def chance_to_hold(
-    size: FleetSize, trials: Trials, interval: PredictionInterval, problem: PlanningProblem
+    size: FleetSize, trials: Trials, interval: PredictionInterval, load: Workload
 ) -> tuple[float, bool]:
     """Return the probability that a fleet meets the SLO, and whether it does with longer times.
+
+    ``load`` is the load of the whole fleet, under which it meets the SLO with predicted times.
 
     The longer times are the upper bounds of the prediction intervals. The probability is the share
     of equally likely prediction errors with which the SLO is met. The share is found by bisection
@@ -317,7 +363,7 @@ def chance_to_hold(
         if error <= 0:  # times as predicted or shorter, with which the fleet meets the SLO
             return True
         other = replace(trials, scenario=interval.at(error))
-        return other.fleet_excess(problem.workload, size.replicas, router) <= 1
+        return other.fleet_excess(load, size.replicas, router) <= 1
 
     return interval.law.held(holds), holds(1.0)
 

@@ -188,6 +188,24 @@ def length_limit(plan: Plan, choice: Choice) -> list[str]:
     ]
 
 
+def several_machines(plan: Plan, choice: Choice) -> list[str]:
+    """Return a sentence on how to start a replica that spans several machines; else none."""
+    sizes = choice.pool_sizes or ((choice.replicas, choice.gpus_per_replica),)
+    machines = -(-max(gpus for _, gpus in sizes) // plan.ask.gpus_per_machine)
+    if machines == 1:
+        return []
+    started = {
+        VLLM: f"with --nnodes {machines} --node-rank RANK --master-addr ADDRESS, and --headless on "
+        "all but the first",
+        SGLANG: f"with --nnodes {machines} --node-rank RANK --dist-init-addr ADDRESS:PORT",
+        TRTLLM: "by mpirun",
+    }
+    return [
+        f"A server spans {machines} machines of {plan.ask.gpus_per_machine} GPUs: run the command "
+        f"on each of them {started[choice.engine]}."
+    ]
+
+
 def _cost_and_chance(choice: Choice) -> str:
     cost = "" if choice.cost_per_hour is None else f", {choice.cost_per_hour:,.2f} per hour"
     return cost if choice.chance is None else f"{cost}, P(SLO met) {choice.stated_chance}"

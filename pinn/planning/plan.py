@@ -32,11 +32,13 @@ class PlanRequest:
         gpu: GPU types: names listed by 'pinn gpus' or paths of datasheets, separated by commas.
         rate: Mean request rate to serve, in requests/s. Without --rate, candidates are ranked by
             cost (or number of GPUs) per request/s.
+        spare_replicas: Number of replicas of every plan beyond those that meet the SLO, such as 1
+            to meet it with one replica lost (N+1).
         headroom: Fraction by which the load may exceed --rate; 0.2 sizes each fleet for 1.2 x
             --rate.
         min_probability: Minimum P(SLO met) of every plan, such as 0.9. Replicas are added until the
             fleet reaches this probability; hardware that cannot reach it is rejected. Plans without
-            a probability, such as those with calibrated coefficients, are kept.
+            a probability, such as those with uncalibrated coefficients from a file, are kept.
         max_gpus: Maximum number of GPUs of a fleet.
         configs: Candidate configurations, instead of --candidates: a file, as for 'pinn
             coefficients --configs', or a grid, such as 'gpu=H100,B200 tensor_parallel_size=1,2'.
@@ -65,8 +67,7 @@ class PlanRequest:
     }
     #: Changes to the declaration of flags that have another meaning, or none, in a plan.
     RESTATED: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "replicas": {"help": "Minimum number of replicas in every plan, such as 2 to tolerate the "
-                             "loss of one."},
+        "replicas": {"help": "Minimum number of replicas in every plan, without spare replicas."},
         "router": {"help": "Routing policy for requests to replicas. Each engine then distributes "
                            "its requests over its data-parallel ranks.",
                    "shown": LEAST_REQUESTS},
@@ -82,6 +83,7 @@ class PlanRequest:
     gpu: str | None = None
     rate: float | None = None
     headroom: Annotated[float, Flag(least=0)] = 0.0
+    spare_replicas: Annotated[int, Flag(least=0)] = 0
     min_probability: Annotated[float | None, Flag(least=0)] = None
     max_gpus: Annotated[int | None, Flag(least=1)] = None
     configs: Path | None = None
@@ -170,6 +172,7 @@ class PlanSummary(AskedRate):
         notices: Notices about the engine's releases.
         gpus_per_machine: Number of GPUs per machine.
         least_replicas: Minimum number of replicas that the user requested.
+        spare_replicas: Number of spare replicas that the user requested.
         min_probability: Minimum probability of meeting the SLO that the user requested, from 0 to
             1; None for any.
         derives_length: Whether the maximum request length of the candidates was derived from the
@@ -196,6 +199,7 @@ class PlanSummary(AskedRate):
     headroom: float = 0.0
     gpus_per_machine: int = 8
     least_replicas: int = 1
+    spare_replicas: int = 0
     min_probability: float | None = None
     derives_length: bool = False
     unmeasured_gpus: Sequence[str] = ()
@@ -315,6 +319,17 @@ class Fleet:
     point: Point
 
 
+def stated_chance(chance: float | None) -> str:
+    """Return a probability of meeting the SLO as a string; ``-`` for None.
+
+    The probability is a share of 20 equally likely errors, of which the largest represents the
+    worst 5 %. Even if all 20 meet the SLO, 100 % would be an overstatement.
+    """
+    if chance is None:
+        return "-"
+    return ">97 %" if chance > 0.97 else f"{100 * chance:.0f} %"
+
+
 @dataclass(frozen=True)
 class Choice:
     """Configuration and fleet that serve the model, with all predicted metrics.
@@ -367,6 +382,9 @@ class Choice:
         weights_gib: Size of the weights on all GPUs of a replica, in GiB.
         with_headroom: Metrics of all replicas at the requested rate with headroom; None if there is
             none.
+        chance_with_headroom: ``chance`` at the requested rate with headroom; None if there is none.
+        with_one_lost: Metrics at the requested rate if one replica is lost; None for one replica,
+            without a requested rate, and if time ran out.
         at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
             and at the lower bound of their intervals; None if there is no interval or no requested
             rate.
@@ -404,18 +422,14 @@ class Choice:
     is_partial: bool = False
     weights_gib: float = 0.0
     with_headroom: Point | None = None
+    chance_with_headroom: float | None = None
+    with_one_lost: Point | None = None
     at_interval_ends: tuple[Point, Point] | None = None
 
     @property
     def stated_chance(self) -> str:
-        """Probability of meeting the SLO as a string; ``-`` if there is none.
-
-        The probability is a share of 20 equally likely errors, of which the largest represents the
-        worst 5 %. Even if all 20 meet the SLO, 100 % would be an overstatement.
-        """
-        if self.chance is None:
-            return "-"
-        return ">97 %" if self.chance > 0.97 else f"{100 * self.chance:.0f} %"
+        """Probability of meeting the SLO as a string; ``-`` if there is none."""
+        return stated_chance(self.chance)
 
     @property
     def is_lower_bound(self) -> bool:

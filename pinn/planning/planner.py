@@ -78,7 +78,7 @@ def plan_load(
     gpus = [load_gpu(name).name for name in space.gpus if name]
     problem = PlanningProblem(
         draws, rate, slo, checkpoint, prices, request.max_gpus, load, request.headroom, gpus, least,
-        request.min_probability,
+        request.min_probability, request.spare_replicas,
     )  # fmt: skip
     rows = _configurations(request, space, "engine" in flags)
     # Start the worker processes before computing predictions, because both take about equally long.

@@ -108,7 +108,8 @@ class PlanningProblem(AskedRate):
         load: Path or flags from which the requests are generated.
         headroom: Share by which the load may exceed ``rate_per_s``.
         gpus: Names of the requested GPUs; empty for the GPUs of the candidates.
-        least_replicas: Minimum number of replicas of a fleet.
+        least_replicas: Minimum number of replicas of a fleet, without spare replicas.
+        spare_replicas: Number of replicas of a fleet beyond those that meet the SLO.
         min_probability: Minimum probability of meeting the SLO, from 0 to 1; None for any.
     """
 
@@ -123,6 +124,7 @@ class PlanningProblem(AskedRate):
     gpus: Sequence[str] = ()
     least_replicas: int = 1
     min_probability: float | None = None
+    spare_replicas: int = 0
 
     @cached_property
     def sized_for(self) -> Workload:
@@ -173,6 +175,7 @@ class PlanningProblem(AskedRate):
             notices=list(dict.fromkeys(filter(None, notices))),
             headroom=self.headroom,
             least_replicas=self.least_replicas,
+            spare_replicas=self.spare_replicas,
             min_probability=self.min_probability,
             unmeasured_gpus=self._unmeasured(gpus),
         )
@@ -199,6 +202,7 @@ def check_sizes(request: PlanRequest, least_replicas: int) -> None:
             f"--min-probability must be above 0 and at most 1, such as 0.9, got {probability:g}"
         )
     given = ["--headroom"] * (request.headroom > 0) + ["--replicas"] * (least_replicas > 1)
+    given += ["--spare-replicas"] * (request.spare_replicas > 0)
     given += ["--min-probability"] * (probability is not None)
     if given and request.rate is None:
         raise PinnError(f"{given[0]} needs --rate: give --rate, or omit {given[0]}")

@@ -88,7 +88,8 @@ def _expense(
     if asked is None:
         return unpriced, each / rate_per_s
     needed = -(-asked // rate_per_s) if whole else asked / rate_per_s
-    return unpriced, each * max(needed, float(problem.least_replicas))
+    replicas = max(needed, float(problem.least_replicas)) + problem.spare_replicas
+    return unpriced, each * replicas
 
 
 def promising(
@@ -172,7 +173,8 @@ def costs_more(candidate: Candidate, rate_per_s: float, problem: PlanningProblem
     is_price = bool(problem.prices) and not unpriced
     alone, asked = f"about {number(rate_per_s)} requests/s per replica", problem.sized_rate_per_s
     if asked is not None and problem.max_gpus is not None:
-        gpus = candidate.gpus * max(-(-asked // rate_per_s), problem.least_replicas)
+        replicas = max(-(-asked // rate_per_s), problem.least_replicas)
+        gpus = candidate.gpus * (replicas + problem.spare_replicas)
         if gpus > problem.max_gpus:
             return f"needs about {gpus:.0f} GPUs, more than --max-gpus {problem.max_gpus}: {alone}"
     what = "per hour" if is_price else "GPUs"

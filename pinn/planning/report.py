@@ -1,21 +1,15 @@
-"""Report of a plan for the terminal, and the files that a plan writes."""
+"""Report of a plan for the terminal."""
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
-from pinn.common.files import write_whole
-from pinn.common.numbers import exact, number
+from pinn.common.numbers import amount, exact, number
 from pinn.common.screen import Column, Grid, as_typed, page, say
-from pinn.common.tables import write_rows
 from pinn.engines.routers import LEAST_REQUESTS, PREFIX_AWARE, RANDOM, ROUND_ROBIN
-from pinn.errors import PinnError
 from pinn.planning.candidate import NETWORK
-from pinn.planning.manifest import deployed, length_limit, manifest
+from pinn.planning.manifest import deployed, length_limit, several_machines
 from pinn.planning.plan import (
     POOLS_UNSURE,
     Choice,
@@ -23,16 +17,15 @@ from pinn.planning.plan import (
     HighestRate,
     Plan,
     Point,
+    stated_chance,
 )
+from pinn.planning.plan_files import FILES
 from pinn.planning.search_extent import counts, probability_gap, unfinished
 from pinn.simulator.slo import LimitOutcome, parse_slo
 from pinn.surrogate.uncertainty.quantiles import LEVEL
 
 #: Maximum number of rows in a terminal if one GPU type was requested; the files contain all rows.
 _ROWS = 3
-#: Names of the files that a plan writes to a folder.
-FILES = ("plan.html", "plan.json", "plan.csv", "manifest.yaml", "frontier.png", "percentiles.png",
-         "step-time.png")  # fmt: skip
 
 
 def print_plan(plan: Plan, out: Path | None) -> None:
@@ -43,6 +36,8 @@ def print_plan(plan: Plan, out: Path | None) -> None:
     )
     asked += f" (with headroom: {ask.sized_rate_per_s:g})" if ask.headroom else ""
     asked += f" on at least {ask.least_replicas} replicas" if ask.least_replicas > 1 else ""
+    spares = amount(ask.spare_replicas, "spare replica")
+    asked += f" with {spares}" if ask.spare_replicas else ""
     if ask.min_probability is not None:
         gap = probability_gap(plan, first)
         asked += f" with P(SLO met) of at least {100 * ask.min_probability:g} %"
@@ -57,7 +52,7 @@ def print_plan(plan: Plan, out: Path | None) -> None:
         *map(as_typed, first.serve_command.split("\n")),
         sep="\n",
     )
-    for line in length_limit(plan, first):
+    for line in (*several_machines(plan, first), *length_limit(plan, first)):
         say(line)
     print("Reproduce with:", *map(as_typed, first.simulate_command.split("\n")), sep="\n")
     for line in _notes(plan, out):
@@ -169,6 +164,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines = [*_how_sure(first), *_at_interval_ends(plan)]
     lines += [f"{first.missed_first}."] * bool(first.missed_first)
     lines += _with_headroom(plan)
+    lines += _with_one_lost(plan)
     lines += _memory_limit(first)
     lines += _fleets(plan)
     lines += filter(None, [first.seen.burst_warning])
@@ -207,11 +203,22 @@ def _with_headroom(plan: Plan) -> list[str]:
     if first.with_headroom is None:
         return []
     on_each = parse_slo(ask.slo).goodput is not None
+    met = stated_chance(first.chance_with_headroom)
     return [
         f"With headroom, at {ask.sized_rate_per_s:g} requests/s: "
-        f"{_values(first.with_headroom, on_each)}; the table shows limits and P(SLO met) at "
-        f"{exact(ask.rate_per_s)} requests/s."
+        f"{_values(first.with_headroom, on_each)}{'' if met == '-' else f', P(SLO met) {met}'}; "
+        f"the table shows limits and P(SLO met) at {exact(ask.rate_per_s)} requests/s."
     ]
+
+
+def _with_one_lost(plan: Plan) -> list[str]:
+    """Return a sentence about the recommended row's metrics while one replica is down."""
+    first = plan.choices[0]
+    if first.with_one_lost is None:
+        return []
+    on_each = parse_slo(plan.ask.slo).goodput is not None
+    remedy = "" if first.with_one_lost.holds else "; --spare-replicas 1 adds a replica"
+    return [f"With one replica lost: {_values(first.with_one_lost, on_each)}{remedy}."]
 
 
 def _at_interval_ends(plan: Plan) -> list[str]:
@@ -308,90 +315,8 @@ def _search_bar(rate: HighestRate) -> str:
 
 
 def _interval_bar(rate: HighestRate, source: str) -> str:
-    if source != NETWORK:
-        return "; plans have no interval and no P(SLO met) for coefficients from a file"
     if rate.interval_per_s is None or rate.level is None:
-        return "; the prediction has no interval"
+        file = "the checkpoint" if source == NETWORK else source
+        return f"; without an interval and P(SLO met), which {file} does not have"
     low, high = map(number, rate.interval_per_s)
     return f", {100 * rate.level:.0f} % prediction interval {low} to {high}"
-
-
-#: Number of significant digits in plan.json and plan.csv; predictions are less accurate.
-_DIGITS = 6
-
-
-def _rounded(value: object) -> object:
-    """Round the floats of a document to significant digits, such as 47.300000000000004 to 47.3."""
-    if isinstance(value, float):
-        return float(f"{value:.{_DIGITS}g}")
-    if isinstance(value, Mapping):
-        return {name: _rounded(each) for name, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def plan_json(plan: Plan) -> bytes:
-    """Return the content of plan.json as bytes."""
-    document = _rounded(msgspec.to_builtins(plan))
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
-
-
-def write_files(plan: Plan, folder: Path) -> None:
-    """Write plan.json, plan.csv, plan.html, its plots and the manifest to a folder."""
-    from pinn.planning.page import write_page  # plotting modules are slow to import
-
-    write_whole(folder / "plan.json", plan_json(plan))
-    write_rows(choice_rows(plan), folder / "plan.csv")
-    write_page(plan, folder)
-    with suppress(PinnError):  # TensorRT-LLM on several machines has no manifest
-        write_whole(folder / "manifest.yaml", manifest(plan))
-
-
-def choice_rows(plan: Plan) -> list[dict[str, object]]:
-    """Return the rows of plan.csv, best first, as dicts; column names include the unit."""
-    pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
-    return [
-        {name: _rounded(cell) for name, cell in _row(place, choice).items()}
-        | dict(zip(pools, choice.pools or (None, None), strict=False))
-        for place, choice in enumerate(plan.choices, 1)
-    ]
-
-
-#: Columns of plan.csv that are fields of ``Choice``: those before and those after the columns of
-#: flags.
-_FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
-                  "cost_per_million_output_tokens", "replicas", "engine", "gpu",
-                  "gpus_per_replica")  # fmt: skip
-_LAST_COLUMNS = ("limited_by", "fails_first", "chance", "safe", "serve_command", "simulate_command")
-
-
-def _row(place: int, c: Choice) -> dict[str, object]:
-    low, high = c.fleet_rate.interval_per_s or (None, None)
-    # There is no range without rates for further seeds, which may be missing for lack of time.
-    seeds = c.highest_rate.seeds_per_s if len(c.highest_rate.seeds_per_s) > 1 else ()
-    return {
-        "rank": place,
-        **{name: getattr(c, name) for name in _FIRST_COLUMNS},
-        **c.flags,
-        **{f"format_{part}": name for part, name in c.formats.items()},
-        "coefficients": c.coefficients,
-        "is_partial": c.is_partial,
-        "highest_rate_per_s": c.highest_rate.per_s,
-        "lowest_rate_that_fails_per_s": c.highest_rate.fails_per_s,
-        "highest_rate_least_draw_per_s": min(seeds, default=None),
-        "highest_rate_most_draw_per_s": max(seeds, default=None),
-        "fleet_rate_per_s": None if c.is_lower_bound else c.fleet_rate.per_s,
-        "fleet_rate_bad_end_per_s": low,
-        "fleet_rate_good_end_per_s": high,
-        "utilization": c.utilization,
-        "rate_per_replica_per_s": c.at_rate.rate_per_s,
-        "met_share": c.seen.met_share,
-        "preemptions": c.seen.preemptions,
-        **{
-            f"{metric}_{name}_s": value
-            for metric, table in c.seen.latency_s.items()
-            for name, value in table.items()
-        },
-        "output_tokens_per_gpu_s": c.seen.output_tokens_per_gpu_s,
-        "user_tokens_per_s": c.seen.user_tokens_per_s,
-        **{name: getattr(c, name) for name in _LAST_COLUMNS},
-    }

@@ -204,7 +204,7 @@ class Search:
         if self.rows:
             parts.append(f"evaluated {len(self.rows)} of {amount(len(fleets), 'fleet')}")
         left_s = self.budget.left_s
-        parts += [f"{left_s:.0f} s left"] if left_s < float("inf") else []
+        parts += [f"{left_s:.0f} s of the budget left"] if left_s < float("inf") else []
         return ", ".join(parts)
 
     def _find_fleets(self, top: int) -> None:

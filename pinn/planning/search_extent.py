@@ -42,10 +42,7 @@ def _beyond(plan: Plan) -> str:
     if over_s < _SMALL_EXCESS_S:
         return ""
     spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in plan.spent_s.items())
-    return (
-        f", {over_s:.0f} s beyond --time-budget, because every GPU and engine gets a row "
-        f"in any case ({spent})"
-    )
+    return f", {over_s:.0f} s beyond --time-budget ({spent})"
 
 
 def probability_gap(plan: Plan, choice: Choice) -> str:
@@ -58,12 +55,12 @@ def probability_gap(plan: Plan, choice: Choice) -> str:
         return ""
     if choice.chance is not None:
         return f"P(SLO met) is {100 * choice.chance:.0f} %, which is less"
-    if choice.coefficients != NETWORK:
-        return "P(SLO met) is not defined for calibrated coefficients"
     if choice.seen.is_burst:
         return "P(SLO met) was not computed, because the load is too short"
-    late = "in time" if choice.is_partial else "because the checkpoint has no intervals"
-    return f"P(SLO met) was not computed {late}"
+    if choice.is_partial:
+        return "P(SLO met) was not computed in time"
+    file = "the checkpoint" if choice.coefficients == NETWORK else choice.coefficients
+    return f"P(SLO met) is unknown, because {file} has no intervals"
 
 
 def unfinished(plan: Plan) -> list[str]:

@@ -7,6 +7,7 @@ metric is proportional to the step time. Where queues grow, the metric changes m
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -164,12 +165,17 @@ class Intervals:
 
 
 def simulated_intervals(
-    job: Job, run: Run, half_widths: tuple[float, float], level: float, distance: Mapping[str, Json]
+    job: Job,
+    run: Run,
+    half_widths: tuple[float, float],
+    level: float,
+    distance: Mapping[str, Json],
+    tails: Mapping[str, float] = MappingProxyType({}),
 ) -> Intervals:
     """Simulate a run twice more, with all times at the lower and upper bounds of their intervals.
 
     The run with shorter times uses the largest likely KV cache, the other run the smallest.
-    Percentiles are assumed to have the relative error of the means.
+    Percentiles are assumed to have the relative error of the means, unless ``tails`` is larger.
 
     Args:
         job: Simulation at the predicted times.
@@ -177,6 +183,7 @@ def simulated_intervals(
         half_widths: Log half-widths of the step time and of TTFT below saturation.
         level: Nominal coverage: share of measurements that the intervals should contain.
         distance: Evidence for the widths, see :class:`Intervals`.
+        tails: Minimum log half-width of a metric's 99th percentile, by metric.
     """
     step, ttft = half_widths
     longest = int((job.workload.prompt_tokens + job.workload.generated_tokens).max())
@@ -192,6 +199,11 @@ def simulated_intervals(
         one, quick, late = ({n: of[k] for n, k in keys.items()} for of in (value, fast, slow))
         of_tail = figure_ends(one, quick, late, ttft)
         found |= {keys[name]: pair for name, pair in of_tail.items()}
+    for metric, half in tails.items():
+        key = f"{metric}_p99_ms"
+        if key in found:
+            (low, high), middle = found[key], value[key]
+            found[key] = min(low, middle * math.exp(-half)), max(high, middle * math.exp(half))
     known = {n: (low, high if math.isfinite(high) else None) for n, (low, high) in found.items()}
     return Intervals(level, known, slow[_UNSERVED], distance, kv_blocks=(least, most))
 

@@ -19,7 +19,7 @@ from synthetic_engine import Arrival, EngineLimits, run_engine
 from trace_writer import WriterOptions, write_traces
 
 import pinn
-from pinn.planning.report import write_files
+from pinn.planning.plan_files import write_files
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.training.data.silicon import read_silicon
 

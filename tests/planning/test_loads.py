@@ -14,10 +14,14 @@ from pinn.cli import plan as plan_command
 from pinn.common.files import find_checkpoint
 from pinn.engines.configurations import make_deployment
 from pinn.engines.engine_spec import EngineSpec
-from pinn.planning.bottleneck import KV_MEMORY, limited_by
+from pinn.planning.bottleneck import KV_MEMORY, MOST_REQUESTS, bottleneck, waited_for
+from pinn.planning.candidate import Candidate
 from pinn.planning.problem import LEAST_REQUESTS, MOST_REPEATED, replica_load
+from pinn.planning.rate_search import highest_rate
+from pinn.planning.trials import Trials
 from pinn.simulator.linear_latency import latency_from_checkpoint
 from pinn.simulator.simulate import simulate
+from pinn.simulator.slo import parse_slo
 from pinn.simulator.workloads.arrivals import Gaps, Stage
 from pinn.simulator.workloads.rates import at_rate, mean_rate_per_s
 from pinn.simulator.workloads.workload import open_loop
@@ -119,7 +123,29 @@ def test_kv_memory_limits_a_fleet_as_it_does_each_of_its_replicas():
         run = simulate(deployment, at_rate(load, 30.0 * replicas), latency, together)
         each = run.steps["used_blocks"].max() / run.kv_blocks * run.groups / run.replicas
         assert 0.9 < each <= 1
-        assert limited_by(run, latency) == KV_MEMORY
+        assert KV_MEMORY in waited_for(run, latency)
         lone = replace(run, kv_blocks=100 * run.kv_blocks)
-        assert limited_by(lone, latency) != KV_MEMORY
+        assert KV_MEMORY not in waited_for(lone, latency)
     assert np.unique(run.steps["group"]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "blocks", "lengths", "expected"),
+    [
+        ({"max_num_seqs": 4}, None, (512, 64), MOST_REQUESTS),
+        ({}, 400, (512, 64), KV_MEMORY),
+        # Prompts keep the GPU busy: an overloaded server fills its batches all the same.
+        ({"max_num_seqs": 32}, None, (960, 16), "prefill compute"),
+    ],
+)
+def test_a_bottleneck_is_what_has_to_increase_for_a_higher_rate(flags, blocks, lengths, expected):
+    row = {"model": "meta-llama/Llama-3.1-8B", "gpu": "H100", "max_model_len": 1024, **flags}
+    deployment = make_deployment(row)
+    latency = latency_from_checkpoint(deployment, find_checkpoint())
+    candidate = Candidate(row, latency, EngineSpec(num_gpu_blocks_override=blocks))
+    load = replica_load(open_loop([Stage(4, 600)], *lengths), 0)
+    trials = Trials(candidate, load, parse_slo("ttft<=1s, tpot<=40ms for 95 %"))
+    rate_per_s, _ = highest_rate(trials.excess, 10.0, stride=1.1)
+    beyond = trials.run(1.1 * rate_per_s)
+    assert waited_for(beyond, latency)
+    assert bottleneck(trials, beyond, rate_per_s) == expected

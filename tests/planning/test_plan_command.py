@@ -22,7 +22,8 @@ from pinn.cli.main import app as main_app
 from pinn.common.files import find_checkpoint
 from pinn.common.numbers import number
 from pinn.engines.configurations import make_deployment
-from pinn.planning.report import FILES, print_plan
+from pinn.planning.plan_files import FILES
+from pinn.planning.report import print_plan
 from pinn.surrogate.coefficient_set import CoefficientSet, deployment_facts, write_coefficient_set
 from pinn.surrogate.uncertainty.intervals import read_calibration
 
@@ -214,30 +215,39 @@ def test_without_a_rate_or_prices_gpus_are_compared(folder, caplog):
     assert all(choice.cost_per_hour is None for choice in plan.choices)
 
 
-def test_a_calibrated_server_is_marked_and_has_no_interval(folder):
+@pytest.mark.parametrize("has_posterior", [False, True])
+def test_a_calibrated_server_is_marked_and_has_the_interval_of_its_calibration(
+    folder, has_posterior
+):
     rows = folder / "rows.csv"
     rows.write_text("gpu,tensor_parallel_size,max_num_seqs\nH100,1,64\nH100,2,64\n")
     target = make_deployment({"model": MODEL, "gpu": "H100", "tensor_parallel_size": 1})
     prior = prior_coefficients(1)
-    file = folder / "server.json"
+    file = folder / f"server{has_posterior:d}.json"
     fitted = {"loads": {"prompt_tokens": [1024, 2048], "output_tokens": [8, 32]}}
     calibrated = CoefficientSet(deployment_facts(target), prior, calibration=fitted)
+    if has_posterior:
+        values = np.concatenate([prior.beta[0], prior.alpha[0]])
+        calibrated = replace(calibrated, covariance=0.01 * np.diag(values**2))
     write_coefficient_set(calibrated, file)
     found = planned(
         folder, "--configs", str(rows), "--coefficients", str(file), "--rate", "20", "--slo", SLO,
-        "--out", str(folder / "c"),
+        "--out", str(folder / f"c{has_posterior:d}"),
     )  # fmt: skip
     assert found.exit_code == 0, found.output
     sources = {}
-    plans = read_plan(folder / "c" / "plan.json")
+    plans = read_plan(folder / f"c{has_posterior:d}" / "plan.json")
     for choice in plans.choices:
         sources.setdefault(choice.flags["tensor_parallel_size"], set()).add(choice.coefficients)
-        assert (choice.chance is None) == (choice.coefficients != "network")
+        has_interval = has_posterior or choice.coefficients == "network"
+        assert (choice.chance is not None) == has_interval
+        assert (choice.fleet_rate.interval_per_s is not None) == has_interval
     assert sources == {1: {str(file)}, 2: {"network"}}
-    assert str(file) in found.stdout or "server.json" in found.stdout
+    assert file.name in found.stdout
     shown = " ".join(found.stdout.split())
     first = plans.choices[0].coefficients == str(file)
-    assert ("no P(SLO met) for coefficients from a file" in shown) == first
+    missing = f"without an interval and P(SLO met), which {file} does not have"
+    assert (missing.replace(" ", "") in shown.replace(" ", "")) == (first and not has_posterior)
     line = "vllm 0.33.0 (assumed; set it with --engine-version), calibrated to measurements"
     for choice in plans.choices:
         assert (line in choice.assumptions) == (choice.coefficients == str(file))
@@ -351,6 +361,27 @@ def test_a_plan_with_headroom_meets_the_slo_at_that_rate(folder):
     printed = " ".join(found.stdout.split())
     assert "60 requests/s (with headroom: 90)" in printed
     assert "With headroom, at 90 requests/s: " in printed
+
+
+def test_a_plan_with_a_spare_replica_meets_the_slo_without_it(folder):
+    """Without a spare, a plan says what the loss of a replica does."""
+    question = ["--gpu", "H100", "--rate", "250", "--slo", SLO, "--tensor-parallel-size", "1"]
+    firsts = {}
+    for spares in ("0", "1"):
+        out = folder / f"spares{spares}"
+        found = planned(folder, *question, "--spare-replicas", spares, "--out", str(out))
+        assert found.exit_code == 0, found.output
+        plan = read_plan(out / "plan.json")
+        firsts[spares] = first = plan.choices[0]
+        printed = " ".join(found.stdout.split())
+        assert ("with 1 spare replica" in printed) == (spares == "1")
+        lost = printed.partition("With one replica lost: ")[2].partition(". ")[0]
+        assert first.with_one_lost.limits[0].value in lost
+        assert ("MISSED" in lost) == ("--spare-replicas" in lost) == (spares == "0")
+    assert firsts["1"].replicas == firsts["0"].replicas + 1
+    assert firsts["1"].with_one_lost == firsts["0"].seen
+    found = planned(folder, "--gpu", "H100", "--slo", SLO, "--spare-replicas", "1")
+    assert "--spare-replicas needs --rate" in str(found.exception)
 
 
 def test_flags_that_a_plan_cannot_use_are_not_in_its_help():

@@ -11,7 +11,8 @@ from finished_plans import plan, point
 from pinn.planning.manifest import manifest
 from pinn.planning.page import write_page
 from pinn.planning.plan import TIME_BUDGET, Fleet, HighestRate
-from pinn.planning.report import choice_rows, print_plan, write_files
+from pinn.planning.plan_files import choice_rows, write_files
+from pinn.planning.report import print_plan
 
 
 @pytest.fixture
@@ -205,7 +206,10 @@ def test_limits_at_both_ends_of_the_interval_are_printed(capsys):
         ({"chance": 0.9}, ""),
         ({"chance": 0.85}, "P(SLO met) is 85 %, which is less"),
         ({"chance": None, "is_partial": True}, "P(SLO met) was not computed in time"),
-        ({"chance": None, "coefficients": "server.json"}, "P(SLO met) is not defined for calib"),
+        (
+            {"chance": None, "coefficients": "server.json"},
+            "P(SLO met) is unknown, because server.json has no intervals",
+        ),
     ],
 )
 def test_a_requested_probability_is_claimed_only_where_it_was_found(changes, gap, capsys):

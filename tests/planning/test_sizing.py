@@ -83,7 +83,7 @@ def problem(rate_per_s=10.0, headroom=0.0, least_replicas=1):
     return SimpleNamespace(
         rate_per_s=rate_per_s, workload=LOAD, sized_for=LOAD, headroom=headroom, max_gpus=None,
         draws=[LOAD], least_replicas=least_replicas, sized_rate_per_s=rate_per_s * (1 + headroom),
-        min_probability=None,
+        min_probability=None, checkpoint=None,
     )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_as_few_replicas_as_hold_are_rented_and_how_likely_is_counted(needed, st
     found = fewest_replicas(trials, 10.0 / needed, problem())
     assert found.replicas == needed
     more = replace(found, replicas=needed + 3)
-    chance, holds_at_bad_end = chance_to_hold(more, trials, INTERVAL, problem())
+    chance, holds_at_bad_end = chance_to_hold(more, trials, INTERVAL, LOAD)
     assert chance == trials.chance(needed + 3)
     assert holds_at_bad_end == (trials.margin(needed + 3) >= 1)
 

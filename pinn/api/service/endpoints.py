@@ -14,7 +14,7 @@ from pinn.common.documents import check_size
 from pinn.common.files import given_path, json_text
 from pinn.errors import PinnError
 from pinn.planning.plan import PlanRequest
-from pinn.planning.report import plan_json
+from pinn.planning.plan_files import plan_json
 
 #: Maximum number of candidate configurations in one request.
 MOST_CANDIDATES = 10_000

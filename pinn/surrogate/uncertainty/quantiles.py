@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
@@ -109,6 +110,11 @@ class ErrorLaw:
         """
         errors = sorted(self.errors)
         return bisect_left(errors, True, key=lambda error: not holds(error)) / len(errors)
+
+
+def normal_law() -> ErrorLaw:
+    """Return the distribution of normally distributed errors, in half-widths of a 90 % interval."""
+    return ErrorLaw(tuple(NormalDist().inv_cdf(share) / NORMAL_QUANTILE for share in _SHARES))
 
 
 def error_law(errors: Values, half: Values, weight: Values) -> ErrorLaw:

@@ -8,7 +8,7 @@ from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.calibration.calibrate import calibrate_to
-from pinn.calibration.posterior import fit_posterior, server_half_widths
+from pinn.calibration.posterior import fit_posterior, percentile_half_widths, server_half_widths
 from pinn.calibration.prior import (
     IN_TRAINING,
     SCALARS,
@@ -177,3 +177,17 @@ def test_the_ttft_interval_is_as_wide_as_the_held_out_errors_require() -> None:
     assert widths(1.01) == (step, narrow)
     # Student's t with two degrees of freedom: 90 % are within 2.920 standard deviations.
     assert widths(2.0) == (step, pytest.approx(2.920 * np.log(2), rel=1e-3))
+
+
+def test_percentiles_have_the_half_widths_of_their_own_held_out_errors() -> None:
+    rows = [
+        {"figure": f"{metric}_{name}_s", "measured": 1.0, "after": ratio}
+        for metric, name, ratio in (
+            ("ttft", "p99", 0.7), ("ttft", "p99", 0.7), ("ttft", "p50", 1.0), ("e2e", "p99", 1.0)
+        )
+    ]  # fmt: skip
+    coefficients = Coefficients(PRIOR.beta[None], PRIOR.alpha[None])
+    found = CoefficientSet({}, coefficients, calibration={"held_out_percentiles": rows})
+    expected = {"ttft": 2.920 * -np.log(0.7), "e2e": 0.0}
+    assert percentile_half_widths(found, "p99") == pytest.approx(expected, rel=1e-3)
+    assert percentile_half_widths(CoefficientSet({}, coefficients), "p99") == {}
