@@ -10,6 +10,8 @@ from pinn.calibration.alpha import LATER_REQUESTS
 from pinn.calibration.benchmarks import BenchmarkCalibration
 from pinn.calibration.calibrate import Verdict, judge
 from pinn.calibration.calibrated import ServerCalibration
+from pinn.calibration.posterior import step_half_widths
+from pinn.calibration.prior import known_steps
 from pinn.common.numbers import amount
 from pinn.common.run_names import short_names
 
@@ -123,5 +125,32 @@ def _error(rows: pd.DataFrame, side: str) -> np.ndarray:
 
 
 def warnings_of(found: ServerCalibration) -> list[str]:
-    """Return a warning for each metric with a large error after calibration."""
-    return [text for each in metric_errors(found) if (text := each.warning) is not None]
+    """Return warnings about metrics with a large error after, or an unlikely one before the fit."""
+    large = [text for each in metric_errors(found) if (text := each.warning) is not None]
+    return large or _unlikely(found)
+
+
+def _unlikely(found: ServerCalibration) -> list[str]:
+    """Return a warning if times per output token were outside their interval before the fit.
+
+    The fit absorbs a wrong flag, such as a similar GPU, so that errors after it do not show it.
+    """
+    if not isinstance(found, BenchmarkCalibration):
+        return []
+    rows = found.errors[found.errors["figure"].str.match("(tpot|itl)_")]
+    if rows.empty:
+        return []
+    half = float(
+        step_half_widths(found.prior, found.deployment, known_steps(found.deployment)[:1])[0]
+    )
+    error = float(np.median(np.log(rows["measured"] / rows["before"])))
+    if abs(error) <= half:
+        return []
+    side = "longer" if error > 0 else "shorter"
+    low, high = 100 * np.expm1(-half), 100 * np.expm1(half)
+    return [
+        f"Before the calibration, times per output token were {100 * abs(np.expm1(error)):.0f} % "
+        f"{side} than predicted, outside the 90 % interval ({low:.0f} to +{high:.0f} %). The "
+        "calibration hides such an error even if it is due to a wrong flag: check --model, --gpu, "
+        "--tensor-parallel-size, --quantization and --engine-version."
+    ]

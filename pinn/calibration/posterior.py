@@ -153,8 +153,17 @@ def posterior_step_half_widths(
         deployment: Deployment that runs the steps.
         batches: Batches in the notation of the command line, such as ``32 decode @ 700``.
     """
+    return step_half_widths(prior_of_set(found), deployment, batches)
+
+
+def step_half_widths(
+    known: Prior, deployment: Deployment, batches: Sequence[str]
+) -> Float[np.ndarray, " batches"]:
+    """Return half-widths of 90 % intervals of log step times; arguments as above.
+
+    ``known`` has the coefficients with their covariance.
+    """
     parsed = [parse_batch(text) for text in batches]
-    known = prior_of_set(found)
     features = overlapped(batch_features(deployment, parsed), known.beta)
     spread = known.spread(all_features(features))
     noise = [TTFT_NOISE if any(batch.is_prefill) else TIME_NOISE for batch in parsed]

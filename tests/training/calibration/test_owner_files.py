@@ -16,10 +16,10 @@ from pinn.calibration.calibrate import judge, judgements
 from pinn.calibration.checks import other_model, refuse
 from pinn.calibration.checks_benchmarks import benchmark_warnings, check_benchmarks
 from pinn.calibration.fit import Fit
-from pinn.calibration.held_out import metric_errors, percentile_errors
+from pinn.calibration.held_out import metric_errors, percentile_errors, warnings_of
 from pinn.calibration.overloaded import check_some_left, without_overloaded
 from pinn.calibration.posterior import Quantity
-from pinn.calibration.prior import Prior
+from pinn.calibration.prior import Prior, Start
 from pinn.common.run_names import short_names
 from pinn.common.screen import printed
 from pinn.engines.labels import server_label
@@ -364,6 +364,21 @@ def test_the_only_load_has_its_error_and_causes_named():
     assert "fitted to 1 metric of 1 run " in said
     assert "TTFT: median APE is still 60 % over 1 fitted measurement. Likely causes: a " in said
     assert server.refusal.startswith("the error of TTFT is still large: ")
+
+
+@pytest.mark.parametrize(("ratio", "is_warned"), [(1.02, False), (1.26, True), (0.8, True)])
+def test_a_server_that_is_unlikely_to_be_the_stated_one_is_warned_of(ratio, is_warned):
+    """A GPU that is similar to the measured one gives a good fit all the same."""
+    table = held_out_table((1 / ratio - 1,) * 4, (0.0,) * 4).assign(figure="tpot_mean_s")
+    found = calibrated(table)
+    start = Start(None, None, None)
+    prior = start.prior(found.deployment, start.coefficients(found.deployment))
+    said = warnings_of(replace(found, prior=prior))
+    assert len(said) == is_warned
+    for text in said:
+        side = f"{100 * abs(ratio - 1):.0f} % {'longer' if ratio > 1 else 'shorter'} than predicted"
+        assert side in text
+        assert "check --model, --gpu, --tensor-parallel-size" in text
 
 
 def test_a_fall_of_the_likelihood_is_named():
