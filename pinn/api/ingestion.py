@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pinn.api.arguments import read_request, with_arguments
 from pinn.api.score_requests import IngestRequest
+from pinn.calibration.checks_benchmarks import stated_mismatches, unknown_servers
+from pinn.engines.labels import server_label
 from pinn.errors import PinnError
 from pinn.measurements.benchmarks.reading import GivenLoad, split_flags
 from pinn.measurements.benchmarks.run_table import run_lines
@@ -126,7 +128,11 @@ def ingest_benchmarks(
     runs, report = ingestion.ingest_benchmarks(paths, asked.out, named, load)
     target = ingestion.benchmark_target(runs, asked.model, asked.gpu, server)
     taken = taken_lines(runs, target, server)
-    text = "\n".join([report.table(), "", *run_lines(runs), *taken])
+    deployment = target.deployment()
+    found = [*stated_mismatches(runs, deployment), *unknown_servers(runs, deployment)]
+    warnings = [f"WARNING: {each}" for each in found]
+    shown = [report.table(), "", *run_lines(runs), server_label(deployment), *taken, *warnings]
+    text = "\n".join(shown)
     return Ingested(asked.out, text, sum(report.refused.values()))
 
 

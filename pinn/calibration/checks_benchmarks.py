@@ -56,7 +56,7 @@ def check_benchmarks(
         coefficients_of: Function of a deployment or its variant that returns its coefficients
             before calibration.
     """
-    found = [*_one_server(runs), *_stated(runs, deployment)]
+    found = stated_mismatches(runs, deployment)
     short = short_names([run.name for run in runs])
     for run in runs:
         found += [f"{short[run.name]}: {each}" for each in _of_run(run, deployment)]
@@ -68,12 +68,17 @@ def check_benchmarks(
     return list(check_speed(_ratio(timed, coefficients_of), deployment, what))
 
 
+def stated_mismatches(runs: Runs, deployment: Deployment) -> list[str]:
+    """Return findings on files that state different servers, or another one than the flags."""
+    return [*_one_server(runs), *_stated(runs, deployment)]
+
+
 def benchmark_warnings(runs: Runs, deployment: Deployment) -> list[str]:
-    """Return warnings about unknown model names, and about streamed chunks of several tokens."""
-    names = dict.fromkeys(run.server.model for run in runs)
-    found = [text for name in names if (text := unknown_model(name, deployment))]
+    """Return warnings about unknown models, unstated engines, and chunks of several tokens."""
     short = short_names([run.name for run in runs])
-    return found + [f"{short[r.name]}: {r.chunk_warning}" for r in runs if r.chunk_warning]
+    return unknown_servers(runs, deployment) + [
+        f"{short[r.name]}: {r.chunk_warning}" for r in runs if r.chunk_warning
+    ]
 
 
 def _one_server(runs: Runs) -> Iterator[str]:
@@ -101,6 +106,26 @@ def _one_server(runs: Runs) -> Iterator[str]:
         if key in seen:
             yield f"{run.name} is the same run as {seen[key]}: omit one of the two"
         seen[key] = run.name
+
+
+def unknown_servers(runs: Runs, deployment: Deployment) -> list[str]:
+    """Return warnings about models that are unknown, and about engines that a file omits."""
+    names = dict.fromkeys(run.server.model for run in runs)
+    found = [text for name in names if (text := unknown_model(name, deployment))]
+    return [*found, *_unstated_engine(runs)]
+
+
+def _unstated_engine(runs: Runs) -> Iterator[str]:
+    """Yield a warning if only some files state an engine, which is then assumed for all."""
+    short = short_names([run.name for run in runs])
+    stated = {short[r.name]: engine for r in runs if (engine := r.server.all_flags.get("engine"))}
+    others = [name for name in short.values() if name not in stated]
+    if stated and others:
+        file, engine = next(iter(stated.items()))
+        yield (
+            f"{', '.join(others)} {'does' if len(others) == 1 else 'do'} not state the engine: "
+            f"assumed to be {engine}, which {file} states"
+        )
 
 
 def _stated(runs: Runs, deployment: Deployment) -> list[str]:

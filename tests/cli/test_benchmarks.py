@@ -209,7 +209,14 @@ def test_what_is_left_out_is_named_and_told_by_the_exit_status(
     result = run(*given)
     assert result.exit_code == 0, result.output
     assert "2 of vllm bench serve, recognized by the keys model_id, num_prompts" in result.stdout
+    assert "on H100-SXM, bf16, vllm" in result.stdout
+    assert "WARNING" not in result.stdout
+    other = json.dumps(json.loads(text) | {"model_id": "Qwen/Qwen3-8B"})
     (folder / "c4.jsonl").write_text(f"stray\n{text}\n")
+    (folder / "c8.jsonl").write_text(f"{other}\n")
+    result = run(*given)
+    assert "WARNING: the files have 2 models" in result.stdout
+    (folder / "c8.jsonl").unlink()
     (folder / "notes.txt").write_text("of Tuesday\n")
     result = run(*given)
     assert result.exit_code == 3, result.output

@@ -14,7 +14,11 @@ from pinn.calibration import report
 from pinn.calibration.benchmarks import BenchmarkCalibration
 from pinn.calibration.calibrate import judge, judgements
 from pinn.calibration.checks import other_model, refuse
-from pinn.calibration.checks_benchmarks import benchmark_warnings, check_benchmarks
+from pinn.calibration.checks_benchmarks import (
+    benchmark_warnings,
+    check_benchmarks,
+    stated_mismatches,
+)
 from pinn.calibration.fit import Fit
 from pinn.calibration.held_out import metric_errors, percentile_errors, warnings_of
 from pinn.calibration.overloaded import check_some_left, without_overloaded
@@ -336,6 +340,17 @@ def test_names_that_the_catalog_lacks_are_warned_of():
     (warning,) = benchmark_warnings(runs, deployment)
     assert warning.startswith("the file names the model chat, which is unknown")
     assert list(other_model("/models/Qwen3-8B/", deployment))
+
+
+def test_an_engine_that_only_one_file_states_is_not_assumed_silently():
+    deployment = benchmark_target([run_of()], MODEL, GPU).deployment()
+    stated = replace(run_of("a/x.json"), server=StatedServer(engine="sglang 0.5.5"))
+    (warning,) = benchmark_warnings([stated, run_of("b/x.json")], deployment)
+    assert warning == "b does not state the engine: assumed to be sglang, which a states"
+    other = replace(run_of("b/x.json"), server=StatedServer(engine="vllm 0.15.1"))
+    assert benchmark_warnings([stated, other], deployment) == []
+    found = " ".join(stated_mismatches([stated, other], deployment))
+    assert "2 values of --engine (sglang, vllm): calibrate each server separately" in found
 
 
 def test_a_file_with_an_alias_for_its_model_asks_for_the_model():
