@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from pinn.calibration.fit import benchmark_runs, score_benchmarks, score_steps
-from pinn.common.numbers import number
+from pinn.common.numbers import amount, number
 from pinn.common.run_names import short_names
 from pinn.common.screen import Grid
 from pinn.engines.engine_spec import EngineSpec
@@ -18,7 +18,9 @@ from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.units import MILLISECOND
 
 #: Metrics of a load whose errors are printed; the saved table lists the errors of all metrics.
-_SHOWN = ("ttft_mean_s", "tpot_mean_s", "itl_mean_s", "e2e_mean_s", "output_tokens_per_s")
+_LATENCIES = ("ttft", "tpot", "itl", "e2e")
+_SHOWN = (*(f"{name}_{tail}_s" for name in _LATENCIES for tail in ("mean", "p99")),
+          "output_tokens_per_s")  # fmt: skip
 
 
 def score_file(
@@ -79,7 +81,7 @@ def _fitted_runs(found: CoefficientSet, table: pd.DataFrame) -> list[bool]:
 
 
 def _load_grids(table: pd.DataFrame, server: str) -> list[Grid]:
-    """Return two grids: latency errors of each load, and summary statistics of these errors.
+    """Return two grids: summary statistics of errors with a verdict, and errors of each load.
 
     Loads that overloaded the server are excluded from the statistics. Fitted loads have separate
     statistics.
@@ -96,7 +98,7 @@ def _load_grids(table: pd.DataFrame, server: str) -> list[Grid]:
         for row in rows.to_dict("records"):
             cells = (f"{errors.loc[(run, row['figure']), name]:+.1f}" for name in columns)
             loads.add(*_with_unit(row["figure"], row["measured"]), *cells)
-    return [loads, _summary(shown, short)]
+    return [_summary(shown, short), loads]
 
 
 def _with_unit(figure: str, measured: float) -> tuple[str, str]:
@@ -120,7 +122,39 @@ def _summary(shown: pd.DataFrame, short: Mapping[str, str]) -> Grid:
     sums = of_figures.agg(["count", "median", "mean", "max"]).reset_index()
     of_run = shown[overloaded].drop_duplicates("run")[["run", "overload"]]
     reasons = [f"{short[name]}: {why}" for name, why in of_run.itertuples(index=False)]
-    without = f"; excluded, overloaded: {'; '.join(reasons)}" if reasons else ""
+    without = f" Excluded, overloaded: {'; '.join(reasons)}." if reasons else ""
     columns = {name: name for name in key}
     columns |= {"n": "count", "median": "median:.1f", "mean": "mean:.1f", "worst": "max:.1f"}
-    return frame_grid(sums, columns, f"absolute errors, %{without}", text=len(key))
+    caption = f"{_verdict(size[~overloaded])}{without} Absolute errors, %:"
+    return frame_grid(sums, columns, caption, text=len(key))
+
+
+def _verdict(errors: pd.DataFrame) -> str:
+    """Return which metrics a calibration predicts better, on loads that it was not fitted to.
+
+    If it was fitted to all loads, the sentence is about these, and says so.
+
+    Args:
+        errors: Columns ``coefficients`` (``before`` and the file's name), ``loads`` (``fitted`` or
+            ``other``), ``run``, ``metric`` and ``size``, the absolute error in percent.
+    """
+    others = errors[errors["loads"] == "other"]
+    used = others if len(others) else errors
+    medians = used.pivot_table("size", "metric", "coefficients", aggfunc="median", sort=False)
+    where = amount(used["run"].nunique(), "load")
+    if "before" not in medians or medians.shape[1] < 2:
+        listed = ", ".join(f"{name} {row.iloc[0]:.1f} %" for name, row in medians.iterrows())
+        return f"Median APE on {where}: {listed}." if listed else "No load to evaluate."
+    (after,) = (name for name in medians if name != "before")
+    is_better = medians[after] < medians["before"]
+    parts = [
+        f"{word} for {', '.join(medians.index[of_word])}"
+        for word, of_word in (("smaller", is_better), ("not smaller", ~is_better))
+        if of_word.any()
+    ]
+    fitted = " that it was not fitted to" if len(others) else ""
+    advice = "" if len(others) else " It was fitted to these loads: evaluate it on others, too."
+    return (
+        f"On {where}{fitted}, the median APE of {after} is {' and '.join(parts)} than before the "
+        f"calibration.{advice}"
+    )

@@ -280,7 +280,7 @@ def test_inference_perf_s_percentiles_and_assumptions_are_read(folders):
 
 
 def test_scores_name_excluded_runs_and_show_each_load_once():
-    loads, sums = _load_grids(scored().assign(fitted=False), "a server")
+    sums, loads = _load_grids(scored().assign(fitted=False), "a server")
     assert loads.caption == "a server"
     of_latencies = [("  TTFT mean, ms", "25.0", "+10.0"), ("  TPOT mean, ms", "25.0", "+10.0")]
     assert [row.cells for row in loads.rows] == [
@@ -288,7 +288,11 @@ def test_scores_name_excluded_runs_and_show_each_load_once():
         ("y: a load; overloaded", "", ""), *of_latencies,
         ("z: a load", "", ""), *of_latencies, ("  output tokens/s", "25.0", "+10.0"),
     ]  # fmt: skip
-    assert sums.caption.endswith("excluded, overloaded: y: 9 of 9 requests failed")
+    listed = "TTFT mean 10.0 %, TPOT mean 10.0 %, output tokens/s 10.0 %"
+    assert sums.caption == (
+        f"Median APE on 2 loads: {listed}. Excluded, overloaded: y: 9 of 9 requests failed. "
+        "Absolute errors, %:"
+    )
     assert [row.cells[1:3] for row in sums.rows] == [
         ("TTFT mean", "2"), ("TPOT mean", "2"), ("output tokens/s", "1")
     ]  # fmt: skip
@@ -315,12 +319,27 @@ def test_scores_tell_fitted_loads_from_others():
     calibrated_set = CoefficientSet({}, prior_coefficients(1), calibration={"figures": [fitted]})
     table = table.assign(fitted=_fitted_runs(calibrated_set, table))
     assert set(table["run"][table["fitted"]]) == {"x/results/s0.json"}
-    loads, sums = _load_grids(table, "a server")
+    sums, loads = _load_grids(table, "a server")
     names = [row.cells[0] for row in loads.rows if not row.cells[0].startswith(" ")]
     assert names == ["x: a load; fitted", "y: a load; overloaded", "z: a load"]
     assert [row.cells[1:4] for row in sums.rows][:3] == [
         ("fitted", "TTFT mean", "1"), ("fitted", "TPOT mean", "1"), ("other", "TTFT mean", "1")
     ]  # fmt: skip
+
+
+def test_scores_say_which_metrics_a_calibration_predicts_better():
+    after = scored()
+    before = after.assign(coefficients="before", error_percent=20.0)
+    before.loc[before["figure"] == "tpot_mean_s", "error_percent"] = -5.0
+    table = pd.concat([before, after]).assign(fitted=False)
+    sums, _ = _load_grids(table, "a server")
+    said = "On 2 loads that it was not fitted to, the median APE of set.json is smaller for TTFT "
+    assert sums.caption.startswith(
+        f"{said}mean, output tokens/s and not smaller for TPOT mean than"
+    )
+    sums, _ = _load_grids(table.assign(fitted=True), "a server")
+    assert sums.caption.startswith("On 2 loads, the median APE of set.json is smaller")
+    assert "It was fitted to these loads: evaluate it on others, too." in sums.caption
 
 
 def test_chunks_of_several_tokens_are_warned_of():
