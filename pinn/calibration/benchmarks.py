@@ -17,6 +17,8 @@ from pinn.calibration.calibrated import ServerCalibration
 from pinn.calibration.load_range import benchmark_range, mean_in_flight
 from pinn.calibration.posterior import TIME_NOISE, TTFT_NOISE, Posterior
 from pinn.calibration.prior import Prior
+from pinn.common import progress
+from pinn.common.numbers import amount
 from pinn.engines.deployment import Deployment
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
@@ -281,6 +283,7 @@ def _calibrate(
     runs: Runs, measured: Runs, deployment: Deployment, prior: Prior, engine: EngineSpec | None
 ) -> BenchmarkCalibration:
     """Fit coefficients to the metrics of ``runs``, and check the percentiles of ``measured``."""
+    progress.doing(f"fitting {amount(len(runs), 'run')}, by repeated simulation")
     served = partial(simulated_rows, deployment=deployment, engine=engine)
     before = served(runs, coefficients=prior.mean)
     drawn = noise_of_draws(runs, deployment, prior.mean, engine)
@@ -366,7 +369,7 @@ def _left_out(
         return [], np.zeros(0), {}
     fits: dict[str, Vector] = {}
     simulated, spread = rows.simulated.copy(), rows.noise.copy()
-    for load in each_load:
+    for load in progress.counted(each_load, "evaluating held-out load"):
         out = of_row == load
         fitted = fit_rows(prior, rows, prior.mean, ~out)
         fits[load] = fitted.mean

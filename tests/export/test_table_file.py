@@ -84,6 +84,7 @@ def test_a_coefficient_file_takes_the_place_of_the_network(configured, tmp_path)
     found = with_coefficient_files(configured, [path])
     assert found.sources == ["network"] * 2 + [path.name] + ["network"] * 9
     assert found.provenance["coefficient_files"].keys() == {path.name}
+    assert found.provenance["source"] == f"network, {path.name}"
     with pytest.raises(PinnError, match="same configuration"):
         with_coefficient_files(found, [path])
 
