@@ -122,7 +122,10 @@ def with_coefficient_files(configured: Configured, paths: Sequence[Path]) -> Con
                 )
             beta[row], alpha[row], sources[row] = found.beta, found.alpha, path.name
         files[path.name] = file_sha256(path)
-    added = {"source": ", ".join(dict.fromkeys(sources)), "coefficient_files": files}
+    added: JsonObject = {
+        "source": ", ".join(dict.fromkeys(sources)),
+        "coefficient_files": files,
+    }
     return replace(
         configured,
         coefficients=Coefficients(beta, alpha),
