@@ -19,9 +19,11 @@ from pinn.common.progress import doing
 from pinn.engines.configurations import KEYS, Values, canonical
 from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError, warn_user
+from pinn.export.configured import engine_release
 from pinn.memory.start_up import start_warning
 from pinn.simulator.result import Reported, Simulation
 from pinn.simulator.simulate import Job
+from pinn.simulator.statistics import PERCENTILES, percentile_name
 from pinn.simulator.workloads.load import LoadFlags, asked_load
 from pinn.specs.flags import FlagValue, flags_apart
 from pinn.specs.serving import ServingSpec
@@ -38,6 +40,12 @@ _SPECIFICATIONS = (ServingSpec, EngineSpec, LoadFlags)
 _Row = dict[str, object]
 #: Names of the last columns.
 _LAST = ("overloaded", "reason")
+#: Names of columns that precede the metrics: the engine's release, and the KV cache's format.
+_SERVER = ("engine_release", "kv_cache_format")
+#: Metrics that have a column even if no row can be simulated.
+_ALWAYS = ("responses_per_sec", "tokens_per_sec",
+           *(f"{metric}_{name}_ms" for metric in ("ttft", "tpot", "itl", "e2e")
+             for name in ("mean", *map(percentile_name, PERCENTILES))))  # fmt: skip
 
 
 @with_arguments(*_SPECIFICATIONS, request=SimulationRequest, deploys=True)
@@ -72,13 +80,14 @@ def simulate_many(
         DataFrame. With a list of workloads, the rows of each workload follow one another, and the
         first column ``load`` is the workload's position in the list. The next columns are the
         user's identifiers, and model, GPU and flags as in the table of :func:`predict_many`. They
-        are followed by the metrics of :attr:`Simulation.metrics`, such as ``responses_per_sec``,
+        are followed by ``engine_release``, such as ``vllm 0.33.0``, ``kv_cache_format``, and the
+        metrics of :attr:`Simulation.metrics`, such as ``responses_per_sec``,
         ``ttft_p99_ms``, ``tpot_p99_ms``, ``itl_p99_ms``, ``e2e_p99_ms`` and
         ``scheduling_delay_p99_ms`` (queue time). With ``slo``, ``slo_met``, ``slo_attainment``
         (share of requests) and ``goodput_per_s`` follow. The last columns are ``overloaded``, a
         sentence about a server that could not keep up with the load, and ``reason``: why a row has
-        no metrics, or why its server may not start; else null. Metrics that no row has have no
-        column. A warning states the number of rows without metrics.
+        no metrics, or why its server may not start; else null. A warning states the number of rows
+        without metrics.
 
     Raises:
         PinnError: If a flag or key is unknown, or the load cannot be read.
@@ -144,7 +153,9 @@ def _simulated_table(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(partial(_metrics, reported=reported), jobs))
     _warn_of_faults(found)
-    names = [*dict.fromkeys(name for each in found for name in each if name not in _LAST), *_LAST]
+    no_metrics = {*_SERVER, *_LAST}
+    metrics = dict.fromkeys(name for each in found for name in each if name not in no_metrics)
+    names = [*_SERVER, *(metrics or _ALWAYS), *_LAST]
     columns = {name: pa.array([each.get(name) for each in found]) for name in names}
     given = given_table(rows, spelled, ("model", "gpu", *shared, *spelled))
     return pa.table(dict(zip(given.column_names, given.columns, strict=True)) | columns)
@@ -156,7 +167,11 @@ def _metrics(job: Job | PinnError, reported: Reported) -> _Row:
         if isinstance(job, PinnError):
             raise job
         found = Simulation(job.deployment, job.run(), reported=reported)
-        values: _Row = dict(found.metrics)
+        values: _Row = {
+            "engine_release": engine_release(job.deployment),
+            "kv_cache_format": job.deployment.kv_cache_precision.name,
+            **found.metrics,
+        }
     except PinnError as error:
         return {"reason": python_names(str(error), simulate_many)}
     if (met := found.goodput) is not None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pinn.api.arguments import read_request, with_arguments
+from pinn.api.arguments import python_names, read_request, with_arguments
 from pinn.api.requests import ManyRequest, PredictionRequest, named
 from pinn.calibration.load_range import batch_warnings
 from pinn.common.files import find_checkpoint
@@ -201,10 +201,16 @@ def predict_many(
     if reasons:
         verb = "is" if len(reasons) == 1 else "are"
         counted = f"{len(reasons):,} of {amount(len(table), 'configuration')} {verb} invalid"
-        warn_user(
-            f"{counted}: the column 'reason' gives the reason for each, for example: {reasons[0]}"
-        )
-    return as_frame(table, configurations)
+        first = _in_python(reasons[0])
+        warn_user(f"{counted}: the column 'reason' gives the reason for each, for example: {first}")
+    found = as_frame(table, configurations)
+    said = {text: _in_python(text) for text in found["reason"].dropna().unique()}
+    return found.assign(reason=found["reason"].replace(said))
+
+
+def _in_python(reason: str) -> str:
+    """Return a table's reason with names of arguments instead of flags."""
+    return python_names(reason.removeprefix("the flag "), predict_many)
 
 
 def as_frame(table: pa.Table, configurations: AnyConfigurations) -> pd.DataFrame:

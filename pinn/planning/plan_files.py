@@ -50,7 +50,8 @@ def choice_rows(plan: Plan) -> list[dict[str, object]]:
     """Return the rows of plan.csv, best first, as dicts; column names include the unit."""
     pools = ("prefill", "decode") if any(choice.pools for choice in plan.choices) else ()
     return [
-        {name: _rounded(cell) for name, cell in _row(place, choice).items()}
+        {"rank": place, "model": plan.ask.model, "label": choice.label}
+        | {name: _rounded(cell) for name, cell in _row(choice).items()}
         | dict(zip(pools, choice.pools or (None, None), strict=False))
         for place, choice in enumerate(plan.choices, 1)
     ]
@@ -64,12 +65,11 @@ _FIRST_COLUMNS = ("gpus", "cost_per_hour", "cost_per_million_prompt_tokens",
 _LAST_COLUMNS = ("limited_by", "fails_first", "chance", "safe", "serve_command", "simulate_command")
 
 
-def _row(place: int, c: Choice) -> dict[str, object]:
+def _row(c: Choice) -> dict[str, object]:
     low, high = c.fleet_rate.interval_per_s or (None, None)
     # There is no range without rates for further seeds, which may be missing for lack of time.
     seeds = c.highest_rate.seeds_per_s if len(c.highest_rate.seeds_per_s) > 1 else ()
     return {
-        "rank": place,
         **{name: getattr(c, name) for name in _FIRST_COLUMNS},
         **c.flags,
         **{f"format_{part}": name for part, name in c.formats.items()},

@@ -135,7 +135,7 @@ def test_refused_rows_keep_their_place_and_reason(configurations):
         assert found[name].tolist() == [True, pd.NA] * 2
     assert found["gpu"].tolist() == ["H100", "H100", "A100", "A100"]
     assert found["reason"].isna().tolist() == [True, False] * 2
-    assert found["reason"][1].startswith("the flag --tensor-parallel-size 3 does not divide the 32")
+    assert found["reason"][1].startswith("tensor_parallel_size=3 does not divide the 32")
     assert found["step_time_us: 8 decode @ 700"].notna().tolist() == [True, False] * 2
     row = r"configurations\[1\]" if isinstance(configurations, list) else "configuration 2"
     with pytest.raises(pinn.PinnError, match=rf"^{row}: tensor_parallel_size=3"):

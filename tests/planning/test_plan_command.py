@@ -198,6 +198,8 @@ def test_the_table_is_printed(plan, folder, capsys):
     with (folder / "out" / "plan.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["gpu"] for row in rows] == [choice.gpu for choice in plan.choices]
+    assert [row["label"] for row in rows] == [choice.label for choice in plan.choices]
+    assert {row["model"] for row in rows} == {MODEL}
     assert float(rows[0]["cost_per_hour"]) == plan.choices[0].cost_per_hour
 
 
