@@ -11,7 +11,7 @@ from pinn.common.files import write_whole
 from pinn.common.screen import say
 from pinn.common.workers import interrupted_once
 from pinn.engines.engine_spec import EngineSpec
-from pinn.errors import PinnError
+from pinn.errors import PinnError, printable
 from pinn.planning.plan import NoPlanError, Plan, PlanRequest
 from pinn.simulator.workloads.load import LoadFlags
 from pinn.specs.flags import FlagValue
@@ -113,6 +113,9 @@ def plan(
         try:
             found = plans.plan(**given, purchase_years=purchase_years)
         except NoPlanError as error:
+            reasons = [] if error.plan is None else error.plan.by_gpu
+            for each in reasons if len(reasons) > 1 else []:
+                typer.echo(printable(f"none on {each.gpu}: {each.reason}", 1000), err=True)
             raise PinnError(f"{error}{_written(error.plan, out, manifest)}") from error
         if out is not None:
             found.save(out)

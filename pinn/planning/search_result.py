@@ -158,6 +158,19 @@ def _without(search: Search, gpu: str, misfits: Sequence[RejectedCandidate]) -> 
     return f"the engine does not start with any candidate on this GPU{most}"
 
 
+def _distance(search: Search, gpu: str) -> tuple[bool, float, float]:
+    """Return how far a GPU is from a plan, as a sort key.
+
+    The key is whether no replica meets the SLO, the number of GPUs of the closest fleet, and the
+    ratio of a latency on an idle server to its limit.
+    """
+    own = [i for i, g in enumerate(search.groups) if g[0].deployment.gpu.name == gpu]
+    fleets = [found.gpus for i in own if i in search.sized if (found := search.sized[i].nearest)]
+    tried = [search.screened[i] for i in own if i in search.screened]
+    idle = [found.idle.excess for found in tried if found.idle is not None]
+    return not fleets, min(fleets, default=math.inf), min(idle, default=math.inf)
+
+
 def _frontier(search: Search) -> list[FrontierPoint]:
     """Return frontier points of the best candidate of every hardware configuration.
 
@@ -187,9 +200,11 @@ def _frontier(search: Search) -> list[FrontierPoint]:
 def _infeasible(
     search: Search, gpus: Sequence[str], misfits: Sequence[RejectedCandidate], left: int
 ) -> str:
-    """Return each GPU's reason why no candidate meets the SLO within the GPU limit."""
-    reasons = [(gpu, _without(search, gpu, misfits)) for gpu in gpus]
-    told = "; ".join(f"{gpu}: {why}" for gpu, why in reasons) if len(gpus) > 1 else reasons[0][1]
+    """Return why no candidate meets the SLO within the GPU limit, for the closest of the GPUs."""
+    gpu = min(gpus, key=lambda each: _distance(search, each))
+    told = _without(search, gpu, misfits)
+    if len(gpus) > 1:
+        told = f"the closest of {len(gpus)} GPUs is {gpu}: {told}"
     advice = ""
     if "infeasible" in told:
         advice = (
