@@ -8,6 +8,7 @@ import msgspec
 
 from pinn.common.files import write_whole
 from pinn.common.tables import write_rows
+from pinn.engines.routers import RANDOM
 from pinn.errors import PinnError
 from pinn.planning.manifest import manifest
 from pinn.planning.plan import Choice, Plan
@@ -86,6 +87,10 @@ def _row(c: Choice) -> dict[str, object]:
         "rate_per_replica_per_s": c.at_rate.rate_per_s,
         "met_share": c.seen.met_share,
         "preemptions": c.seen.preemptions,
+        "met_with_random_routing": next(
+            (each.point.holds for each in c.fleets if each.routing == RANDOM), None
+        ),
+        "met_with_one_lost": None if c.with_one_lost is None else c.with_one_lost.holds,
         **{
             f"{metric}_{name}_s": value
             for metric, table in c.seen.latency_s.items()

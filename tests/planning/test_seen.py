@@ -242,6 +242,40 @@ def test_a_length_limit_that_was_derived_is_told_with_the_launch_command(capsys)
     assert said not in manifest(made)
 
 
+def test_a_server_over_several_machines_says_how_each_is_started(capsys):
+    made = plan()
+    first = made.choices[0]
+    for engine, gpus, said in (
+        ("vllm", 16, "spans 2 machines of 8 GPUs: run the command on each of them with --nnodes 2 "
+                     "--node-rank RANK --master-addr ADDRESS, and --headless on all but"),
+        ("sglang", 32, "spans 4 machines of 8 GPUs: run the command on each of them with --nnodes "
+                       "4 --node-rank RANK --dist-init-addr ADDRESS:PORT."),
+        ("vllm", 8, ""),
+    ):  # fmt: skip
+        wide = replace(first, engine=engine, gpus_per_replica=gpus)
+        print_plan(replace(made, choices=[wide, *made.choices[1:]]), None)
+        printed = " ".join(capsys.readouterr().out.split())
+        assert said in printed
+        assert ("machines of" in printed) == bool(said)
+
+
+def test_what_a_fleet_serves_with_headroom_and_after_a_loss_is_told(capsys):
+    made = plan()
+    first, seen = made.choices[0], made.choices[0].seen
+    assert choice_rows(made)[0]["met_with_one_lost"] is None
+    late = replace(seen.limits[0], met=False, seconds=31.0, excess=31 / 30)
+    lost = replace(seen, holds=False, limits=[late, seen.limits[1]])
+    first = replace(first, with_one_lost=lost, with_headroom=seen, chance_with_headroom=0.7)
+    changed = replace(made, choices=[first, *made.choices[1:]], ask=replace(made.ask, headroom=0.2))
+    print_plan(changed, None)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "With one replica lost: p99 E2E 31 s (MISSED), 99.0 % of requests within" in printed
+    assert "; --spare-replicas 1 adds a replica." in printed
+    assert "With headroom, at 14.4 requests/s: " in printed
+    assert ", P(SLO met) 70 %; the table shows" in printed
+    assert choice_rows(changed)[0]["met_with_one_lost"] is False
+
+
 def test_gpus_without_serving_data_are_named(capsys):
     made = plan()
     print_plan(replace(made, ask=replace(made.ask, unmeasured_gpus=["L40S", "T4"])), None)
