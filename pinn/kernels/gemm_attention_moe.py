@@ -290,10 +290,7 @@ class Moe(Operator):
     group = shape[:4]
     measured_unlike_served = True
     launch_seconds = 8e-6
-    # Some kernels take seven times as long as at their peak FLOP/s, hence the bound of log(7.4).
-    # With log(3.3), held-out models' experts were 15 % too fast at 4,096 to 16,384 tokens (mean of
-    # each model's median); with log(7.4), they are 2 % too fast.
-    plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=2.0, clamp=1.8, weight_decay=1e-3)
+    plan = TrainingPlan(rows=150_000, width=48, depth=2, bound=1.2, clamp=1.8, weight_decay=1e-3)
 
     def measured(self, rows: pd.DataFrame, hw: Hardware) -> dict[str, Rows]:
         """Return the sizes of measured rows, with evenly used experts and the kernel family."""
