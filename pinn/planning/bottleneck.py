@@ -75,14 +75,18 @@ def waited_for(run: Run, latency: LinearLatency) -> list[str]:
 
 
 def _with_twice(candidate: Candidate, name: str) -> Candidate:
-    """Return a candidate with twice as much KV memory, or twice its ``max_num_seqs``."""
+    """Return a candidate with twice as much KV memory, or twice its ``max_num_seqs``.
+
+    ``max_num_seqs`` is at most the token budget of a step, which vLLM requires.
+    """
     deployment, latency = candidate.deployment, candidate.latency
     if name == KV_MEMORY:
         blocks = kv_layout(deployment, candidate.engine).blocks
         engine = replace(candidate.engine, num_gpu_blocks_override=2 * blocks + 1)
         return replace(candidate, engine=engine)
-    serving = replace(deployment.serving, max_num_seqs=2 * deployment.recipe.max_requests)
-    more = replace(deployment, serving=serving)
+    recipe = deployment.recipe
+    most = max(min(2 * recipe.max_requests, recipe.token_budget), recipe.max_requests)
+    more = replace(deployment, serving=replace(deployment.serving, max_num_seqs=most))
     return replace(candidate, latency=replace(latency, deployment=more))
 
 
