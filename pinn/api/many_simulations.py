@@ -42,6 +42,8 @@ _Row = dict[str, object]
 _LAST = ("overloaded", "reason")
 #: Names of columns that precede the metrics: the engine's release, and the KV cache's format.
 _SERVER = ("engine_release", "kv_cache_format")
+#: Columns of an SLO.
+_OF_SLO = ("slo_met", "slo_attainment", "goodput_per_s")
 #: Metrics that have a column even if no row can be simulated.
 _ALWAYS = ("responses_per_sec", "tokens_per_sec",
            *(f"{metric}_{name}_ms" for metric in ("ttft", "tpot", "itl", "e2e")
@@ -155,7 +157,9 @@ def _simulated_table(
     _warn_of_faults(found)
     no_metrics = {*_SERVER, *_LAST}
     metrics = dict.fromkeys(name for each in found for name in each if name not in no_metrics)
-    names = [*_SERVER, *(metrics or _ALWAYS), *_LAST]
+    if asked.slo is not None:
+        metrics |= dict.fromkeys(_OF_SLO)
+    names = [*_SERVER, *dict.fromkeys((*_ALWAYS, *metrics)), *_LAST]
     columns = {name: pa.array([each.get(name) for each in found]) for name in names}
     given = given_table(rows, spelled, ("model", "gpu", *shared, *spelled))
     return pa.table(dict(zip(given.column_names, given.columns, strict=True)) | columns)

@@ -3,14 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pandas as pd
 
 from pinn.calibration import calibrated
 from pinn.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to_benchmarks
 from pinn.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
-from pinn.calibration.checks import check_engine, check_traces, refuse
+from pinn.calibration.checks import CoefficientsOf, check_engine, check_traces, refuse
 from pinn.calibration.checks_benchmarks import benchmark_warnings, check_benchmarks
+from pinn.calibration.load_range import joined_range
 from pinn.calibration.overloaded import check_some_left, without_overloaded
 from pinn.calibration.prior import Prior, Start, served_prior
 from pinn.engines.deployment import Deployment
@@ -23,7 +25,7 @@ from pinn.measurements.traces.measured_steps import MeasuredSteps
 from pinn.measurements.traces.trace_tables import TraceTables
 from pinn.simulator.linear_latency import LinearLatency
 from pinn.simulator.simulate import map_runs, measured_job
-from pinn.surrogate.coefficient_set import CoefficientSet
+from pinn.surrogate.coefficient_set import CoefficientSet, read_coefficient_set
 from pinn.surrogate.coefficients import Coefficients
 
 # Evaluation of coefficients on an ingested run: steps of traces, or simulated benchmark loads.
@@ -143,8 +145,39 @@ def fit_benchmarks(
     runs, notes = without_overloaded(runs, start.force)
     start.notes += notes
     start.notes += [f"WARNING: {text}" for text in benchmark_warnings(runs, deployment)]
-    before, prior = _checked(start, deployment, partial(check_benchmarks, runs))
-    return _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
+
+    def check(deployment: Deployment, coefficients_of: CoefficientsOf) -> list[str]:
+        again = _fitted_before(runs, start)
+        return [*again, *check_benchmarks(runs, deployment, coefficients_of)]
+
+    before, prior = _checked(start, deployment, check)
+    found = _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
+    return found if start.append is None else _with_earlier(found, before)
+
+
+def _fitted_before(runs: Runs, start: Start) -> list[str]:
+    """Return findings on runs to which the calibration that is continued was already fitted."""
+    if start.append is None:
+        return []
+    rows = read_coefficient_set(start.append).calibration.get("figures") or ()
+    fitted = {(row["load"], row["figure"], row["measured"]) for row in rows}
+    return [
+        f"{start.append} was already fitted to {run.name}: omit this run"
+        for run in runs
+        if any((run.load.text, name, value) in fitted for name, value in run.figures.items())
+    ]
+
+
+def _with_earlier(found: Fit, before: CoefficientSet) -> Fit:
+    """Add the runs and the range of loads of the calibration that is continued to a fit's facts."""
+    earlier, now = before.calibration, found.coefficients.calibration
+    facts: dict[str, Any] = {
+        name: [*(earlier.get(name) or ()), *(now.get(name) or ())]
+        for name in ("sources", "figures")
+    }
+    if loads := joined_range(earlier.get("loads") or {}, now.get("loads") or {}):
+        facts["loads"] = loads
+    return replace(found, coefficients=replace(found.coefficients, calibration={**now, **facts}))
 
 
 def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:

@@ -52,6 +52,19 @@ def range_of(values: Sequence[float] | Float[np.ndarray, " n"]) -> tuple[float, 
     return float(np.min(values)), float(np.max(values))
 
 
+def joined_range(a: Mapping[str, Sequence[float]], b: Mapping[str, Sequence[float]]) -> LoadRange:
+    """Return the range of loads that covers two ranges.
+
+    >>> joined_range({"prompt_tokens": (100, 200)}, {"prompt_tokens": (150, 300)})
+    {'prompt_tokens': (100, 300)}
+    """
+    return {
+        name: (min(both), max(both))
+        for name in {**a, **b}
+        if (both := [*a.get(name, ()), *b.get(name, ())])
+    }
+
+
 def load_warnings(found: CoefficientSet, run: Run) -> list[str]:
     """Return a warning for each property of a run's load outside the calibrated range.
 

@@ -86,6 +86,7 @@ def canonical(
         PinnError: If a key is unknown or, without ``spelled``, a value has the wrong type.
     """
     found: Values = {}
+    first: dict[str, str] = {}
     for key, value in configuration.items():
         name = _key(str(key))
         if spelled is not None:
@@ -99,8 +100,10 @@ def canonical(
         if not (is_missing(value) or value == ""):
             if name in found:
                 raise PinnError(
-                    f"{where}{name} is given twice, the second time as {key!r}: omit one of the two"
+                    f"{where}{name} is given twice, as {first[name]!r} and as {key!r}: omit one of "
+                    "the two"
                 )
+            first[name] = str(key)
             read = _cell(name, value) if isinstance(value, str) else None
             if read is None:
                 read = _read_or_keep(name, value, where, spelled is not None)

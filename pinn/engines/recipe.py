@@ -11,7 +11,7 @@ from pinn.common.files import data_folder, read_rows
 from pinn.errors import PinnError
 from pinn.specs.flags import flags_of
 from pinn.specs.gpu import GpuSpec
-from pinn.specs.serving import ServingSpec
+from pinn.specs.serving import VLLM, ServingSpec
 from pinn.specs.speculation import Speculation
 from pinn.units import GIB
 
@@ -227,10 +227,11 @@ ALL = "all"
 
 
 def measured_line(engine: str, version: str) -> str:
-    """Return a sentence about the engine's release and the measured releases in the training data.
+    """Return a sentence about the engine's release and the releases that were measured.
 
-    The release determines defaults, kernels and scheduling. The step-time coefficients do not
-    depend on it.
+    The network is trained on measurements of vLLM; those of other engines are only compared with
+    its predictions. The release determines defaults, kernels and scheduling. The step-time
+    coefficients do not depend on it.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
@@ -238,7 +239,7 @@ def measured_line(engine: str, version: str) -> str:
             :func:`reference_version`.
 
     >>> measured_line("sglang", "0.5.23")
-    'sglang 0.5.23, not measured: trained on releases 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
+    'sglang 0.5.23, not measured: compared with releases 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
     >>> measured_line("vllm", "0.15.1")
     'vllm 0.15.1, measured: trained on releases 0.10.2, 0.15.1 to 0.19.0'
     """
@@ -246,7 +247,8 @@ def measured_line(engine: str, version: str) -> str:
     rows = engine_rows(MEASURED_FILE)
     own = any(r["release"] == runs for r in rows if r["engine"] == engine)
     known = "measured" if own else "not measured"
-    return f"{engine} {runs}, {known}: trained on releases {releases_text(engine)}"
+    use = "trained on" if engine == VLLM else "compared with"
+    return f"{engine} {runs}, {known}: {use} releases {releases_text(engine)}"
 
 
 @cache

@@ -146,12 +146,11 @@ def _verdict(errors: pd.DataFrame) -> str:
         listed = ", ".join(f"{name} {row.iloc[0]:.1f} %" for name, row in medians.iterrows())
         return f"Median APE on {where}: {listed}." if listed else "No load to evaluate."
     (after,) = (name for name in medians if name != "before")
-    is_better = medians[after] < medians["before"]
+    change = medians[after] - medians["before"]
+    sides = {"smaller": change < 0, "larger": change > 0}
     parts = [
-        f"{word} for {', '.join(medians.index[of_word])}"
-        for word, of_word in (("smaller", is_better), ("not smaller", ~is_better))
-        if of_word.any()
-    ]
+        f"{word} for {', '.join(medians.index[side])}" for word, side in sides.items() if side.any()
+    ] or ["not smaller"]
     fitted = " that it was not fitted to" if len(others) else ""
     advice = "" if len(others) else " It was fitted to these loads: evaluate it on others, too."
     return (

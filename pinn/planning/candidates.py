@@ -321,9 +321,13 @@ def predicted(
 def _check_used(files: Mapping[Path, CoefficientSet], candidates: Sequence[Candidate]) -> None:
     used = {candidate.source for candidate in candidates}
     for path, found in files.items():
-        if str(path) not in used:
-            what = f"{found.deployment.get('model')} on {found.deployment.get('gpu')}"
-            raise PinnError(
-                f"{path} has coefficients of {what}, which is not a candidate: "
-                "plan for that model and GPU, or omit the file"
-            )
+        if str(path) in used:
+            continue
+        model, gpu = (found.deployment.get(name) for name in ("model", "gpu"))
+        for each in (candidate.deployment for candidate in candidates):
+            if (each.model.name, each.gpu.name) == (model, gpu):
+                found.check_deployment(each, str(path))  # raises an error that names the difference
+        raise PinnError(
+            f"{path} has coefficients of {model} on {gpu}, which is not a candidate: "
+            "plan for that model and GPU, or omit the file"
+        )

@@ -15,6 +15,7 @@ from pinn.engines.configurations import Values
 from pinn.engines.engine_spec import EngineSpec
 from pinn.planning.candidate import NETWORK, Candidate
 from pinn.planning.pools import PoolsCandidate
+from pinn.specs.catalog import load_model
 from pinn.specs.flags import Flag, FlagValue, flags_of
 from pinn.specs.model_names import repository
 from pinn.specs.quantization_block import quantization_words
@@ -32,6 +33,8 @@ _ABOUT = frozenset(
 #: formats need a checkpoint in that format.
 ON_THE_FLY = {"fp8": ["--quantization", "fp8"], "bf16": ["--dtype", "bfloat16"],
               "fp16": ["--dtype", "float16"]}  # fmt: skip
+#: Formats with 16 bits.
+_WIDE = frozenset({"bf16", "fp16"})
 #: vLLM's names of KV cache formats, by format, if they differ (``vllm/config/cache.py:
 #: CacheDType``).
 _CACHE_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
@@ -57,13 +60,25 @@ def sglang_command(given: Values) -> str:
         said = _sglang_words(flag, value)
         words += said or []
         unsaid += [] if said else [flag.option]
-    return shlex.join(words) + _note("" if _as_format(form) else form, unsaid)
+    return shlex.join(words) + _note(_checkpoint_form(given), unsaid)
 
 
 def _as_format(form: str) -> list[str]:
     """Return the options that set a number format; empty if the checkpoint already has it."""
     named = ["--quantization", form] if form in quantization_words("flag_methods") else []
     return ON_THE_FLY.get(form, named)
+
+
+def _checkpoint_form(given: Values) -> str:
+    """Return the format that the checkpoint must have; empty if the engine converts the weights.
+
+    An engine converts 16-bit weights, but does not dequantize others.
+    """
+    form = str(given.get("precision") or "")
+    if not _as_format(form):
+        return form
+    own = {each.name for each in vars(load_model(str(given["model"])).precisions).values()}
+    return form if form in _WIDE and not own <= _WIDE else ""
 
 
 def _sglang_words(flag: Flag, value: FlagValue) -> list[str] | None:
@@ -166,9 +181,8 @@ def serve_command(candidate: Candidate) -> str:
 
 def _vllm_command(row: Values, more: Sequence[str] = ()) -> str:
     """Return the vLLM command of a configuration, ``vllm serve ...``."""
-    form = str(row.get("precision") or "")
     line = shlex.join(["vllm", "serve", repository(str(row["model"])), *vllm_words(row), *more])
-    return line + _note("" if _as_format(form) else form, [])
+    return line + _note(_checkpoint_form(row), [])
 
 
 def vllm_words(given: Values) -> list[str]:

@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from pinn.common.numbers import amount, number
 from pinn.engines.assumptions import assumption_lines
+from pinn.engines.configurations import make_deployment
 from pinn.memory.start_up import StartUp
 from pinn.memory.weights import gpu_weight_bytes
 from pinn.planning import commands, fleet, rate_search
@@ -28,12 +29,15 @@ from pinn.planning.pools import PoolsCandidate
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.time_budget import UNLIMITED, OutOfTimeError, TimeBudget
 from pinn.planning.trials import Trials
+from pinn.simulator.goodput import latencies_s
 from pinn.simulator.run import Run
 from pinn.surrogate.coefficient_set import read_coefficient_set
 from pinn.units import GIB
 
 #: Rates at which a plan's row is simulated, relative to its maximum rate within the SLO.
 _LADDER = (0.25, 0.5, 0.7, 0.85, 1.0, 1.1)
+#: Maximum number of steps by which :func:`_as_generated` decreases a rate.
+_MOST_STEPS_DOWN = 30
 
 
 @dataclass(frozen=True)
@@ -221,9 +225,10 @@ def _sized(
     sized = fleet.with_spares(sized, trials, problem)
     gpus = sized.replicas * candidate.gpus
     if problem.max_gpus is not None and gpus > problem.max_gpus:
+        spare = f", {problem.spare_replicas} of them spare" if problem.spare_replicas else ""
         why = (
-            f"needs {fleet.many(sized.replicas, candidate)}, which are {gpus} GPUs, more than "
-            f"--max-gpus {problem.max_gpus}"
+            f"needs {fleet.many(sized.replicas, candidate)}{spare}, which are {gpus} GPUs, more "
+            f"than --max-gpus {problem.max_gpus}"
         )
         return Infeasible(candidate.label, why, gpus)
     return sized
@@ -240,8 +245,8 @@ def _too_few(candidate: Candidate, rate: HighestRate, problem: PlanningProblem) 
         gpus = max(needed, most + 1) * candidate.gpus
         verb = "misses" if most == 1 else "miss"
         why = (
-            f"needs about {gpus} GPUs, more than --max-gpus {problem.max_gpus}: "
-            f"{replicas} {verb} the SLO at {number(asked)} requests/s; {alone}"
+            f"needs more than --max-gpus {problem.max_gpus}: {replicas} {verb} the SLO at "
+            f"{number(asked)} requests/s; {alone}"
         )
         return Infeasible(candidate.label, why, gpus)
     verb = "does" if most == 1 else "do"
@@ -301,9 +306,11 @@ def examine(
         OutOfTimeError: If time runs out before a row is complete except for its uncertainty, except
             with ``in_any_case``.
     """
-    rate, size = sized.rate, sized.size
     timed = Trials(candidate, problem.replica_load(), problem.slo, budget=budget)
     trials = replace(timed, budget=UNLIMITED) if in_any_case else timed
+    if problem.rate_per_s is None:
+        sized = replace(sized, rate=_as_generated(trials, sized.rate, problem))
+    rate, size = sized.rate, sized.size
     deployment, asked = candidate.deployment, problem.rate_per_s
     apart = candidate if isinstance(candidate, PoolsCandidate) else None
     share = rate.per_s if asked is None else asked / size.replicas
@@ -312,8 +319,9 @@ def examine(
     ladder, beyond = _ladder(trials, rate.per_s, _LADDER[-1:] if late else _LADDER)
     by_chance = [] if late else fleet.by_chance(size, trials, problem)
     with_one_lost = None if late else fleet.with_one_lost(size, trials, problem)
+    survives = with_one_lost is not None and with_one_lost.holds
     with_headroom = fleet.with_headroom(size, trials, problem)
-    certainty = _certainty(sized, timed, problem)
+    certainty = _certainty(sized, timed, problem, survives=survives)
     limited_by = bottleneck(trials, beyond, rate.per_s)
     together = certainty.together
     gpus = size.replicas * candidate.gpus
@@ -344,10 +352,11 @@ def examine(
         ladder=ladder,
         step_time=gpu_time_shares(candidate, run),
         fleets=[*by_chance, *size.fleets],
-        weights_gib=candidate.gpus * gpu_weight_bytes(deployment) / GIB,
+        weights_gib=_checkpoint_bytes(candidate) / GIB,
         with_headroom=with_headroom,
         chance_with_headroom=certainty.chance_with_headroom,
         with_one_lost=with_one_lost,
+        chance_with_one_lost=certainty.chance_with_one_lost,
         at_interval_ends=certainty.at_interval_ends,
         serve_command=commands.serve_command(candidate),
         simulate_command=commands.simulate_command(
@@ -356,7 +365,7 @@ def examine(
         pools=None if apart is None else apart.pool_texts(size.replicas),
         pool_sizes=None if apart is None else apart.pool_sizes(size.replicas),
         memory=StartUp(deployment, candidate.engine).gib if limited_by == KV_MEMORY else None,
-        fails_first=_fails_first(ladder[-1] if late else _just_beyond(trials, rate) or ladder[-1]),
+        fails_first=_fails_first(trials, beyond if late else _just_beyond(trials, rate) or beyond),
         assumptions=[
             *assumption_lines(deployment, _is_calibrated(candidate)),
             *([] if apart is None else apart.assumptions),
@@ -364,6 +373,15 @@ def examine(
         is_partial=certainty.is_unknown,
     )
     return Row(choice, trials.tally.simulations)
+
+
+def _checkpoint_bytes(candidate: Candidate) -> float:
+    """Return the size of the checkpoint in bytes, before the engine quantizes it."""
+    deployments = [candidate.deployment]
+    row = {k: v for k, v in candidate.configuration.items() if k != "precision"}
+    if candidate.configuration.get("precision") in commands.ON_THE_FLY:
+        deployments.append(make_deployment({**row, "force": True}))
+    return max(candidate.gpus * gpu_weight_bytes(each) for each in deployments)
 
 
 def _is_calibrated(candidate: Candidate) -> bool:
@@ -393,6 +411,8 @@ class _Certainty:
             requests/s.
         chance: Probability of meeting the SLO.
         chance_with_headroom: Probability of meeting the SLO at the rate with headroom.
+        chance_with_one_lost: Probability of meeting the SLO with one replica lost, if there are
+            spare replicas.
         safe: Whether the SLO is met even if all times are at the upper bound of their intervals.
         at_interval_ends: Metrics of all replicas with all times at the upper and at the lower bound
             of their intervals.
@@ -403,6 +423,7 @@ class _Certainty:
     seeds_per_s: Sequence[float]
     chance: float | None = None
     chance_with_headroom: float | None = None
+    chance_with_one_lost: float | None = None
     safe: bool | None = None
     at_interval_ends: tuple[Point, Point] | None = None
     is_unknown: bool = False
@@ -414,7 +435,9 @@ def _lower_bound(sized: SizedFleet, sized_per_s: float | None) -> HighestRate:
     return HighestRate(sized_per_s, None) if many and sized_per_s else sized.rate
 
 
-def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _Certainty:
+def _certainty(
+    sized: SizedFleet, trials: Trials, problem: PlanningProblem, *, survives: bool
+) -> _Certainty:
     """Estimate the uncertainty of a plan's row by additional simulations, until time runs out.
 
     The probability of meeting the SLO is estimated first.
@@ -423,6 +446,7 @@ def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _
         sized: Fleet of replicas.
         trials: Simulations of one replica, within the time budget.
         problem: Load, rate and SLO.
+        survives: Whether the fleet is predicted to meet the SLO with one replica lost.
     """
     known = _Certainty(
         _lower_bound(sized, problem.sized_rate_per_s), [sized.rate.per_s], is_unknown=True
@@ -441,6 +465,10 @@ def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _
                 if problem.headroom:
                     more, _ = fleet.chance_to_hold(size, trials, interval, problem.sized_for)
                     known = replace(known, chance_with_headroom=more)
+                if problem.spare_replicas and survives:
+                    rest = fleet.FleetSize(size.replicas - 1)
+                    lost, _ = fleet.chance_to_hold(rest, trials, interval, problem.workload)
+                    known = replace(known, chance_with_one_lost=lost)
             ends = fleet.at_interval_ends(size, trials, interval, problem)
             known = replace(known, at_interval_ends=ends)
         together = fleet.fleet_rate(size, trials, sized.rate, interval, problem)
@@ -451,6 +479,21 @@ def _certainty(sized: SizedFleet, trials: Trials, problem: PlanningProblem) -> _
         seeds = [sized.rate.per_s, *_other_draws(trials, sized.rate, problem)]
         known = replace(known, seeds_per_s=seeds, is_unknown=False)
     return known
+
+
+def _as_generated(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> HighestRate:
+    """Return a maximum rate at which the load, generated at this rate, also meets the SLO.
+
+    The search simulates subsets or repetitions of one load, which a user cannot reproduce. The rate
+    is decreased in steps of the search's accuracy.
+    """
+    found = rate
+    for _ in range(_MOST_STEPS_DOWN):
+        run = trials.run_of(problem.load.draw(found.per_s))
+        if trials.excess_of(run) <= 1:
+            return found
+        found = HighestRate(found.per_s / (1 + rate_search.WIDTH), found.per_s)
+    return rate
 
 
 def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple[list[Point], Run]:
@@ -465,23 +508,31 @@ def _ladder(trials: Trials, rate_per_s: float, shares: Sequence[float]) -> tuple
     return points, run
 
 
-def _just_beyond(trials: Trials, rate: HighestRate) -> Point | None:
-    """Return the metrics at the lowest rate that misses the SLO; None if no such rate was found."""
-    fails_per_s = rate.fails_per_s
-    return None if fails_per_s is None else trials.point(trials.run(fails_per_s), fails_per_s)
+def _just_beyond(trials: Trials, rate: HighestRate) -> Run | None:
+    """Return the run at the lowest rate that misses the SLO; None if no such rate was found."""
+    return None if rate.fails_per_s is None else trials.run(rate.fails_per_s)
 
 
-def _fails_first(beyond: Point) -> str:
+def _fails_first(trials: Trials, beyond: Run) -> str:
     """Return the SLO limit that a run above the maximum rate exceeds most, as a string.
 
-    A limit whose excess is unknown counts as exceeded most.
+    A limit whose excess is unknown counts as exceeded most. For limits on each request, the string
+    includes the one that the fewest requests meet.
     """
+    latencies = latencies_s(beyond)
     worst = max(
-        beyond.limits,
+        trials.slo.outcomes(latencies, beyond.gaps.per_token),
         key=lambda each: math.inf if each.excess is None else each.excess,
         default=None,
     )
-    return "" if worst is None else worst.limit
+    if worst is None:
+        return ""
+    each_s = {} if trials.slo.goodput is None else trials.slo.goodput.seconds
+    if worst.share is None or len(each_s) < 2:
+        return worst.limit
+    met = {name: float(np.mean(~(latencies[name] > limit))) for name, limit in each_s.items()}
+    first = min(met, key=lambda name: met[name])
+    return f"{worst.limit}, mainly {first.upper()}, which {100 * met[first]:.1f} % meet"
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:

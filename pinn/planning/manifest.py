@@ -136,8 +136,13 @@ def _notes(plan: Plan, row: int) -> list[str]:
     choice = plan.choices[row - 1]
     rate = plan.ask.rate_per_s
     asked = "the maximum rate within the SLO" if rate is None else f"{rate:g} requests/s"
+    asked += f" with {100 * plan.ask.headroom:g} % headroom" if plan.ask.headroom else ""
+    spares = plan.ask.spare_replicas
+    asked += f", {spares} of the {choice.replicas} replicas spare" if spares else ""
+    checkpoints = [line.partition("  # ")[2] for line in choice.serve_command.split("\n")]
     lines = [
         f"{plan.ask.model}: {asked}; {'; '.join(plan.ask.limits)}",
+        *(f"Start command: {each}." for each in dict.fromkeys(checkpoints) if each),
         f"{choice.replicas} x {choice.label}{_cost_and_chance(choice)}",
         deployed(plan, row),
         *unfinished(plan),

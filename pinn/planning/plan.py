@@ -36,9 +36,10 @@ class PlanRequest:
             to meet it with one replica lost (N+1).
         headroom: Fraction by which the load may exceed --rate; 0.2 sizes each fleet for 1.2 x
             --rate.
-        min_probability: Minimum P(SLO met) of every plan, such as 0.9. Replicas are added until the
-            fleet reaches this probability; hardware that cannot reach it is rejected. Plans without
-            a probability, such as those with uncalibrated coefficients from a file, are kept.
+        min_probability: Minimum P(SLO met) of every plan at --rate, such as 0.9. Replicas are added
+            until the fleet without its spare replicas reaches this probability; hardware that
+            cannot reach it is rejected. Plans without a probability, such as those with
+            uncalibrated coefficients from a file, are kept.
         max_gpus: Maximum number of GPUs of a fleet.
         configs: Candidate configurations, instead of --candidates: a file, as for 'pinn
             coefficients --configs', or a grid, such as 'gpu=H100,B200 tensor_parallel_size=1,2'.
@@ -379,12 +380,13 @@ class Choice:
             acceptance of draft tokens.
         is_partial: Whether time ran out before the probability, the maximum rate of all replicas,
             its interval, or the rates of other seeds were computed, in that order.
-        weights_gib: Size of the weights on all GPUs of a replica, in GiB.
+        weights_gib: Size of the checkpoint's weights in GiB, before the engine quantizes them.
         with_headroom: Metrics of all replicas at the requested rate with headroom; None if there is
             none.
         chance_with_headroom: ``chance`` at the requested rate with headroom; None if there is none.
         with_one_lost: Metrics at the requested rate if one replica is lost; None for one replica,
             without a requested rate, and if time ran out.
+        chance_with_one_lost: ``chance`` with one replica lost; None without spare replicas.
         at_interval_ends: Metrics of all replicas at the requested rate with all times at the upper
             and at the lower bound of their intervals; None if there is no interval or no requested
             rate.
@@ -424,6 +426,7 @@ class Choice:
     with_headroom: Point | None = None
     chance_with_headroom: float | None = None
     with_one_lost: Point | None = None
+    chance_with_one_lost: float | None = None
     at_interval_ends: tuple[Point, Point] | None = None
 
     @property

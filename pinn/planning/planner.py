@@ -139,12 +139,26 @@ def _search_space(
         load_gpu(name)
     if request.model is not None:
         load_model(request.model)
-    if not gpus:
-        files = request.coefficients or []
-        gpus = [read_coefficient_set(path).configuration().get("gpu", "") for path in files]
+    servers = {path: _server_of(path) for path in request.coefficients or ()}
+    named = {load_gpu(name).name for name in gpus}
+    for path, (model, gpu) in servers.items():
+        if named and gpu and load_gpu(gpu).name not in named:
+            raise PinnError(
+                f"{path} has coefficients of a server on {gpu}, but --gpu is {request.gpu}: add "
+                f"{gpu} to --gpu, or omit the file"
+            )
+        if named and model and "model" not in shared:  # compare the server with other hardware
+            shared = {**shared, "model": model}
+    gpus = gpus or [gpu for _, gpu in servers.values()]
     engine = EngineSpec(**of_engine)
     most = request.max_gpus
     return SearchSpace(shared, gpus, formats, engine, most, engines, sizes, media)
+
+
+def _server_of(path: Path) -> tuple[str, str]:
+    """Return model and GPU of a coefficient file's server; empty if it does not state them."""
+    found = read_coefficient_set(path).configuration()
+    return str(found.get("model", "")), str(found.get("gpu", ""))
 
 
 def _configurations(request: PlanRequest, space: SearchSpace, has_engine: bool) -> Sequence[Values]:

@@ -217,8 +217,14 @@ def _with_one_lost(plan: Plan) -> list[str]:
     if first.with_one_lost is None:
         return []
     on_each = parse_slo(plan.ask.slo).goodput is not None
+    met = stated_chance(first.chance_with_one_lost)
+    chance = "" if met == "-" else f", P(SLO met) {met}"
     remedy = "" if first.with_one_lost.holds else "; --spare-replicas 1 adds a replica"
-    return [f"With one replica lost: {_values(first.with_one_lost, on_each)}{remedy}."]
+    asked = exact(plan.ask.rate_per_s or 0.0)
+    return [
+        f"With one replica lost, at {asked} requests/s: "
+        f"{_values(first.with_one_lost, on_each)}{chance}{remedy}."
+    ]
 
 
 def _at_interval_ends(plan: Plan) -> list[str]:

@@ -70,6 +70,9 @@ def test_rows_that_cannot_be_simulated_have_a_reason():
     assert found["kv_cache_format"][0] == "bf16"
     with pytest.warns(UserWarning, match="^1 of 1 configuration cannot be simulated"):
         none = pinn.simulate_many(LOAD, [{"gpu": "L4"}], "Qwen/Qwen3-32B")
+    with pytest.warns(UserWarning, match="^1 of 1 configuration cannot be simulated"):
+        of_slo = pinn.simulate_many(LOAD, [{"gpu": "L4"}], "Qwen/Qwen3-32B", slo="p99 ttft<=1s")
+    assert of_slo["slo_met"].isna().all()
     for name in ("responses_per_sec", "ttft_mean_ms", "e2e_p99_ms", "engine_release"):
         assert none[name].isna().tolist() == [True]
         assert name in found

@@ -194,6 +194,32 @@ def test_what_was_predicted_rightly_stays_and_is_known_better(run, coefficients,
     np.testing.assert_allclose(read_coefficient_set(out).beta, before.beta, rtol=0.02)
 
 
+def test_an_appended_calibration_keeps_what_it_was_fitted_to(run, coefficients, tmp_path):
+    found = read_coefficient_set(coefficients)
+    files = {}
+    for concurrency in (2, 4, 16):
+        slow = served(
+            lambda d: LinearLatency(d, 1.3 * found.beta, found.alpha), concurrency, requests=64
+        )
+        files[concurrency] = tmp_path / f"c{concurrency}.json"
+        files[concurrency].write_text(json.dumps(vllm_bench(slow)))
+    first, second, third = (tmp_path / f"{name}.json" for name in ("first", "second", "third"))
+    result = run("calibrate", "--base", coefficients, "-o", first, *LLAMA,
+                 "--benchmarks", files[4], files[16])  # fmt: skip
+    assert result.exit_code == 0, result.output
+    result = run("calibrate", "--append", first, "-o", second, "--benchmarks", files[2])
+    assert result.exit_code == 0, result.output
+    before, after = (read_coefficient_set(path).calibration for path in (first, second))
+    assert len(after["sources"]) == len(before["sources"]) + 1 == 3
+    assert after["figures"][: len(before["figures"])] == before["figures"]
+    low, high = after["loads"]["requests_in_flight"]
+    assert low < before["loads"]["requests_in_flight"][0]
+    assert high == before["loads"]["requests_in_flight"][1]
+    result = run("calibrate", "--append", second, "-o", third, "--benchmarks", files[4])
+    assert f"second.json was already fitted to {files[4]}: omit this run" in result.stderr
+    assert not third.exists()
+
+
 def test_what_is_left_out_is_named_and_told_by_the_exit_status(
     run, coefficients, tmp_path, monkeypatch
 ):
