@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pinn.api.many_simulations import simulate_many
     from pinn.api.measuring import Measured, measure
     from pinn.api.names import KnownGpus, KnownModels, gpus, models
-    from pinn.api.plans import PlannedFleet, explore, plan
+    from pinn.api.plans import NoPlanError, PlannedFleet, explore, plan
     from pinn.api.prediction import Prediction, predict, predict_many
     from pinn.api.scores import (
         Results,
@@ -66,6 +66,7 @@ __all__ = [
     "KnownGpus",
     "KnownModels",
     "Measured",
+    "NoPlanError",
     "PinnError",
     "PlannedFleet",
     "Prediction",
@@ -121,7 +122,7 @@ _MODULES = {
     "many_simulations": "simulate_many",
     "measuring": "Measured measure",
     "names": "KnownGpus KnownModels gpus models",
-    "plans": "PlannedFleet explore plan",
+    "plans": "NoPlanError PlannedFleet explore plan",
     "prediction": "Prediction predict predict_many",
     "scores": "Results ScoreTable compare kernels_errors kernels_mixers kernels_score results",
     "serving": "serve",

@@ -18,6 +18,7 @@ from pinn.engines.engine_spec import EngineSpec
 from pinn.errors import PinnError
 from pinn.planning.explore.page import explore_page
 from pinn.planning.manifest import manifest
+from pinn.planning.plan import NoPlanError as NoPlanError
 from pinn.planning.plan import Plan, PlanRequest
 from pinn.planning.plan_files import choice_rows, plan_json, write_files
 from pinn.planning.planner import plan_load

@@ -13,7 +13,7 @@ from pinn.api.arguments import read_request, with_arguments
 from pinn.api.loads import workload_file
 from pinn.api.requests import ServersRequest, SimulationRequest, named
 from pinn.calibration.load_range import load_warnings
-from pinn.calibration.posterior import percentile_half_widths, server_half_widths, ttft_sentence
+from pinn.calibration.posterior import percentile_half_widths, server_half_widths, trust_sentences
 from pinn.common import Json, JsonObject
 from pinn.common.documents import comma_separated
 from pinn.common.files import file_sha256, find_checkpoint, given_path
@@ -346,7 +346,7 @@ def posterior_intervals(run: Run, job: Job, found: CoefficientSet) -> Intervals 
     halves = server_half_widths(found, job.deployment, standing_step(run))
     tails = percentile_half_widths(found, "p99")
     sentence = f"Calibrated to {source_names(found)}; the intervals are from this calibration."
-    about = {"sentence": f"{sentence} {ttft_sentence(found)}"}
+    about = {"sentence": f"{sentence} {trust_sentences(found)}"}
     return simulated_intervals(job, run, halves, LEVEL, about, tails)
 
 

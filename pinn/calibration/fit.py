@@ -12,6 +12,7 @@ from pinn.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to
 from pinn.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
 from pinn.calibration.checks import CoefficientsOf, check_engine, check_traces, refuse
 from pinn.calibration.checks_benchmarks import benchmark_warnings, check_benchmarks
+from pinn.calibration.held_out import warnings_of
 from pinn.calibration.load_range import joined_range
 from pinn.calibration.overloaded import check_some_left, without_overloaded
 from pinn.calibration.prior import Prior, Start, served_prior
@@ -186,7 +187,10 @@ def _fit(found: AnyCalibration, named: Names, before: CoefficientSet) -> Fit:
     It is also true if no data was held out.
     """
     kept = not found.verdicts or is_kept(found.verdicts)
-    return Fit(found, found.coefficient_set(named, before.taught), kept)
+    written = found.coefficient_set(named, before.taught)
+    if warnings := warnings_of(found):
+        written = replace(written, calibration={**written.calibration, "warnings": warnings})
+    return Fit(found, written, kept)
 
 
 def fit_traces(traces: TraceTables, named: Names, start: Start, settings: BetaSettings) -> Fit:

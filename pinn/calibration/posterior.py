@@ -21,6 +21,10 @@ from pinn.surrogate.uncertainty.distance import REFERENCE_BATCH
 from pinn.surrogate.uncertainty.intervals import around
 from pinn.surrogate.uncertainty.quantiles import LEVEL, NORMAL_QUANTILE
 
+#: Ratio of a factor's standard errors after and before a calibration above which the calibration
+#: did not constrain the factor.
+_HARDLY_SMALLER = 0.8
+
 # Errors of the model of benchmark metrics, defined here because this module does not import the
 # simulator.
 
@@ -234,6 +238,23 @@ def ttft_sentence(found: CoefficientSet) -> str:
     )
 
 
+def trust_sentences(found: CoefficientSet) -> str:
+    """Return sentences about a calibration: held-out TTFTs, what it did not measure, its warnings.
+
+    It did not measure a calibration factor if the factor's standard error hardly decreased.
+    """
+    factors = [each for each in found.calibration.get("quantities") or () if each["unit"] == "x"]
+    kept = [
+        each["name"]
+        for each in factors
+        if each["after_error"] > _HARDLY_SMALLER * each["before_error"]
+    ]
+    sentences = [ttft_sentence(found)]
+    if kept:
+        sentences.append(f"Hardly constrained by its measurements: {', '.join(kept)}.")
+    return " ".join([*sentences, *(found.calibration.get("warnings") or ())])
+
+
 #: Batch for which the interval of the TTFT is computed.
 _PROMPT = "1 prefill 2048 @ 0"
 
@@ -259,7 +280,7 @@ def posterior_evidence(
     source = file_evidence(found)
     return replace(
         source,
-        distance={"sentence": f"{source.sentence} {ttft_sentence(found)}"},
+        distance={"sentence": f"{source.sentence} {trust_sentences(found)}"},
         level=LEVEL,
         usual={"tpot": around(1.0, step), "ttft": around(1.0, ttft)},
         coefficient_ends={NAMES[i]: (low[i], high[i]) for i in np.flatnonzero(half > 0)},

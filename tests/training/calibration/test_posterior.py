@@ -8,7 +8,12 @@ from assumed_priors import beta_prior
 from calibration_rows import BASE, deployment, intervals
 
 from pinn.calibration.calibrate import calibrate_to
-from pinn.calibration.posterior import fit_posterior, percentile_half_widths, server_half_widths
+from pinn.calibration.posterior import (
+    fit_posterior,
+    percentile_half_widths,
+    server_half_widths,
+    trust_sentences,
+)
 from pinn.calibration.prior import (
     IN_TRAINING,
     SCALARS,
@@ -191,3 +196,16 @@ def test_percentiles_have_the_half_widths_of_their_own_held_out_errors() -> None
     expected = {"ttft": 2.920 * -np.log(0.7), "e2e": 0.0}
     assert percentile_half_widths(found, "p99") == pytest.approx(expected, rel=1e-3)
     assert percentile_half_widths(CoefficientSet({}, coefficients), "p99") == {}
+
+
+def test_a_calibrated_file_says_what_was_not_measured_and_repeats_its_warnings() -> None:
+    coefficients = Coefficients(PRIOR.beta[None], PRIOR.alpha[None])
+    quantities = [
+        {"name": name, "unit": unit, "before_error": 0.2, "after_error": error}
+        for name, unit, error in (("bytes", "x", 0.05), ("prefill", "x", 0.199), ("step", "s", 0.2))
+    ]
+    facts = {"quantities": quantities, "warnings": ["TPOT was 35 % longer than predicted."]}
+    said = trust_sentences(CoefficientSet({}, coefficients, calibration=facts))
+    assert "Hardly constrained by its measurements: prefill." in said
+    assert said.endswith("TPOT was 35 % longer than predicted.")
+    assert "constrained" not in trust_sentences(CoefficientSet({}, coefficients))
