@@ -67,6 +67,21 @@ def _is_model(path: Path) -> bool:
         return b'"architectures"' in file.read(1024)
 
 
+def _mapping_text(workload: Mapping[str, object]) -> str:
+    """Return a workload given as a mapping, as JSON text.
+
+    Raises:
+        PinnError: If a value cannot be written as JSON, such as a table of requests.
+    """
+    try:
+        return json_text(workload)
+    except TypeError as error:
+        raise PinnError(
+            f"workload is a mapping, and {error}: give the table of requests itself; "
+            "simulate_many also accepts a list of tables"
+        ) from None
+
+
 @contextlib.contextmanager
 def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
     """Yield the path of a workload file; other workloads are first written to a temporary file."""
@@ -87,7 +102,7 @@ def workload_file(workload: AnyWorkload) -> Iterator[Path | None]:
     with tempfile.TemporaryDirectory(prefix=UNNAMED) as folder:
         if isinstance(workload, Mapping):
             path = Path(folder, "workload.yaml")
-            path.write_text(json_text(workload))
+            path.write_text(_mapping_text(workload))
         else:
             path = Path(folder, "workload.csv")
             table = _requests_table(workload)

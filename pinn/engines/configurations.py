@@ -97,7 +97,7 @@ def canonical(
         if name not in KEYS:
             remedy = _key_remedy(name, str(key), is_column=spelled is not None)
             raise PinnError(f"{where}the configuration key {key!r} is unknown: {remedy}")
-        if not (is_missing(value) or value == ""):
+        if not (is_missing(value) or (isinstance(value, str) and value == "")):
             if name in found:
                 raise PinnError(
                     f"{where}{name} is given twice, as {first[name]!r} and as {key!r}: omit one of "
@@ -134,7 +134,7 @@ def _key_remedy(name: str, key: str, is_column: bool) -> str:
     own = f"drop the column, or name it '{key}_id' to keep it" if is_column else ""
     if close := difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.75):
         return f"did you mean {close[0]}?" + (f" Otherwise {own}" if own else "")
-    known = f"use {', '.join(KEYS)}"
+    known = f"use {', '.join(KEYS).replace('precision', 'quantization', 1)}"
     return f"{own}; for a flag, {known}" if own else known
 
 
@@ -285,6 +285,13 @@ def _serving(flags: tuple[tuple[str, Any], ...]) -> ServingSpec:
     return ServingSpec(**dict(flags))
 
 
+def _values(values: object) -> list[object]:
+    """Return the values of an axis: a sequence's, an array's or a pandas Series's, or the one."""
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return list(values)
+    return list(values.tolist()) if getattr(values, "ndim", 0) == 1 else [values]  # type: ignore[attr-defined]
+
+
 def expand_grid(
     axes: Configuration, where: str = "", spelled: dict[str, str] | None = None
 ) -> list[Values]:
@@ -298,11 +305,7 @@ def expand_grid(
     >>> [c["gpu"] for c in expand_grid({"gpu": ["H100", "A100"], "tensor_parallel_size": 2})]
     ['H100', 'A100']
     """
-    listed = {
-        key: list(values) if isinstance(values, Sequence) and not isinstance(values, str)
-        else [values]
-        for key, values in axes.items()
-    }  # fmt: skip
+    listed = {key: _values(values) for key, values in axes.items()}
     empty = [key for key, values in listed.items() if not values]
     if empty:
         raise PinnError(

@@ -1,5 +1,6 @@
 """Variants of a model: its weights in other number formats, and names that imply a format."""
 
+import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,8 +64,10 @@ def format_of(text: str) -> str | None:
     """
     methods, label = quantization_words("flag_methods"), label_of(text)
     if text not in methods and text != _UNSAID and label not in SCHEMES:
-        known = ", ".join((*SCHEMES, *quantization_words("flag_formats"), *methods))
-        raise PinnError(f"the number format {text!r} is unknown: use one of {known}")
+        known = (*SCHEMES, *quantization_words("flag_formats"), *methods)
+        close = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.75)
+        remedy = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
+        raise PinnError(f"the number format {text!r} is unknown: {remedy}")
     return None if text == _UNSAID else label
 
 

@@ -68,6 +68,7 @@ def test_several_values_are_one_list_however_they_are_given(request_, sizes, for
         ({TP: "1,x"}, f"{TP} must be a whole number, got 'x'"),
         ({"quantization": "bf16,foo"}, "the number format 'foo' is unknown"),
         ({"quantization": ["foo"]}, "the number format 'foo' is unknown"),
+        ({"quantization": "FP8"}, "the number format 'FP8' is unknown: did you mean fp8?"),
         ({"quantization": ()}, "quantization has no value"),
     ],
 )

@@ -30,6 +30,13 @@ def test_a_row_is_predicted_and_simulated_as_in_its_table():
         assert simulated.figures["running_max"] == (4 if pd.isna(row["max_num_seqs"]) else 2)
 
 
+@pytest.mark.parametrize("listed", [pd.Series, np.array, tuple])
+def test_an_axis_of_a_grid_may_be_an_array(listed):
+    found = pinn.predict_many({"gpu": listed(["H100", "H200"]), "tp": listed([1, 2])}, model=MODEL)
+    assert found["gpu"].tolist() == ["H100", "H100", "H200", "H200"]
+    assert found["tp"].tolist() == [1, 2, 1, 2]
+
+
 def test_many_simulations_are_single_simulations():
     given = pd.DataFrame(
         {"row_id": [7, 8], "gpu": ["H100", "H200"], "tp": [2, None]}, index=["a", "b"]
@@ -83,6 +90,7 @@ def test_rows_that_cannot_be_simulated_have_a_reason():
     [
         ({"prompt": 1}, [{}], "the workload file workload with the keys prompt is unknown"),
         ([], [{}], "workload must be a path, a mapping or a list of requests"),
+        ({"chat": pd.DataFrame(LOAD, [0])}, [{}], "a value of type DataFrame cannot be written"),
         (LOAD, [{"tpp": 2}], r"configurations\[0\]: the configuration key 'tpp' is unknown"),
     ],
 )

@@ -269,7 +269,7 @@ def test_what_a_fleet_serves_with_headroom_and_after_a_loss_is_told(capsys):
     changed = replace(made, choices=[first, *made.choices[1:]], ask=replace(made.ask, headroom=0.2))
     print_plan(changed, None)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "With one replica lost: p99 E2E 31 s (MISSED), 99.0 % of requests within" in printed
+    assert "With one replica lost, at 12 requests/s: p99 E2E 31 s (MISSED), 99.0 % of" in printed
     assert "; --spare-replicas 1 adds a replica." in printed
     assert "With headroom, at 14.4 requests/s: " in printed
     assert ", P(SLO met) 70 %; the table shows" in printed

@@ -238,6 +238,35 @@ def test_stages_and_a_curve_of_rates_contradict_each_other(tmp_path):
         load_workload(tmp_path / "load.yaml")
 
 
+PLAIN = "prompt_tokens: 512\noutput_tokens: 64\n"
+
+
+@pytest.mark.parametrize("amount", ["duration: 20", "requests: 40"])
+def test_a_rate_is_one_stage(tmp_path, amount):
+    stages = load_workload(write(tmp_path, PLAIN + "stages: [{rate: 2, duration: 20}]", "a.yaml"))
+    found = load_workload(write(tmp_path, PLAIN + f"rate: 2\n{amount}\n", "b.yaml"))
+    assert found.offset_s.tolist() == stages.offset_s.tolist()
+    assert found.prompt_tokens.tolist() == stages.prompt_tokens.tolist()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("rate: 2", "rate needs either duration"),
+        ("rate: 2\nduration: 9\nrequests: 9", "rate needs either duration"),
+        ("rate: 0\nrequests: 9", "expected a number greater than 0"),
+        ("duration: 9", "duration needs rate: give it, or remove duration"),
+        ("requests: 9", "requests needs rate or concurrency"),
+        ("stages: [{rate: 2, duration: 20}]\nrequests: 9", "requests needs rate or concurrency"),
+        ("stages: [{rate: 2, duration: 20}]\nrate: 3", "has both stages and rate"),
+        ("rate: 2\nrequests: 9\nconcurrency: 3", "give requests, and remove rate"),
+    ],
+)
+def test_a_rate_needs_one_amount(tmp_path, keys, said):
+    with pytest.raises(PinnError, match=said):
+        load_workload(write(tmp_path, PLAIN + keys, "load.yaml"))
+
+
 def test_a_csv_trace_counts_from_its_first_request(tmp_path):
     load = load_workload(write(tmp_path, CSV, "trace.csv"))
     assert load.offset_s.tolist() == [0.0, 0.5, 1.0]

@@ -78,6 +78,7 @@ def check(model: type[Model], values: object, path: Path, remedy: str) -> Model:
 #   stages:                     # open loop ...
 #     - {rate: 8, duration: 600}
 #     - {rate: 20, duration: 600}
+#   rate: 8                     # in place of stages: one stage, with `duration` or `requests`
 #   rate_curve: day.csv         # in place of stages, see ``rate_curve.py``
 #   process: poisson            # or gamma, weibull (with cv), constant
 #   concurrency: 64             # ... or closed loop, with `requests`
@@ -109,6 +110,8 @@ class _Spec(Strict):
     output_tokens: Whole
     length_range: tuple[Number, Number] = (1.0, 1.0)
     stages: list[_Stage] | None = None
+    rate: Number | None = Field(default=None, gt=0)
+    duration: Number | None = Field(default=None, gt=0)
     rate_curve: str | None = None
     process: str = "poisson"
     cv: Number = 1.0
@@ -127,6 +130,8 @@ class _Spec(Strict):
     seed: Whole = 0
 
 
+#: Keys that say when requests are sent, of which a load has one at most.
+_TIMES = ("stages", "rate", "rate_curve")
 #: Keys that are valid only for conversations.
 _OF_TURNS = ("turn_tokens", "think_time_s", "tool_calls", "tool_tokens", "tool_delay_s")
 
@@ -158,17 +163,21 @@ def read_plain_spec(
     _check_lengths(spec, path)
     sent: _Sent = {"timeout_s": spec.timeout_s, "seed": seed, "name": path.stem}
     lengths = spec.prompt_tokens, spec.output_tokens
+    timed = [name for name in _TIMES if getattr(spec, name) is not None]
     if spec.concurrency is not None:
-        if spec.requests is None or spec.stages is not None or spec.rate_curve is not None:
+        if spec.requests is None or timed:
             raise PinnError(
-                f"{path}: concurrency makes a closed loop, which has requests, but no stages or "
-                "rate_curve: give requests, and remove stages and rate_curve"
+                f"{path}: concurrency makes a closed loop, which has requests, but no "
+                f"{' or '.join(_TIMES)}: give requests, and remove {' or '.join(timed or _TIMES)}"
             )
         if spec.turns is not None:
             return _conversations(spec, None, sent)
         return closed_loop(
             spec.concurrency, spec.requests, *lengths, length_range=spec.length_range, **sent
         )
+    if len(timed) > 1:
+        raise PinnError(f"{path} has both {timed[0]} and {timed[1]}: remove one of the two keys")
+    _check_amount(spec, path)
     stages = _stages(spec, path, rate_per_s)
     gaps = arrivals.Gaps(spec.process, spec.cv)
     if spec.turns is not None:
@@ -183,21 +192,19 @@ def read_plain_spec(
 
 
 def _stages(spec: _Spec, path: Path, rate_per_s: float | None) -> list[arrivals.Stage]:
-    """Return the load stages in a file.
-
-    If the file names a file with a rate curve, the stages are read from the curve.
-    """
-    if spec.stages is None and spec.rate_curve is None:
-        raise PinnError(
-            f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
-            "rate_curve (a CSV file), or concurrency and requests"
-        )
-    if spec.stages is not None and spec.rate_curve is not None:
-        raise PinnError(f"{path} has both stages and rate_curve: remove one of the two keys")
+    """Return the load stages in a file: those listed, those of a rate curve, or one stage."""
     if spec.rate_curve is not None:
         curve = path.parent / spec.rate_curve
         return arrivals.read_stages(read_rate_curve(curve), str(curve), rate_per_s)
-    rates = [(stage.rate, stage.duration) for stage in spec.stages or ()]
+    if spec.rate is not None:
+        duration_s = spec.duration or (spec.requests or 0) / spec.rate
+        return arrivals.read_stages([(spec.rate, duration_s)], str(path), rate_per_s)
+    if spec.stages is None:
+        raise PinnError(
+            f"{path}: the load has neither stages nor concurrency: give stages (rate, duration), "
+            "rate with duration or requests, rate_curve (a CSV file), or concurrency and requests"
+        )
+    rates = [(stage.rate, stage.duration) for stage in spec.stages]
     return arrivals.read_stages(rates, str(path), rate_per_s)
 
 
@@ -240,6 +247,16 @@ def _conversations(
         sent["name"], **columns, timeout_s=patience, concurrency=spec.concurrency,
         stage_starts_s=starts_s,
     )  # fmt: skip
+
+
+def _check_amount(spec: _Spec, path: Path) -> None:
+    """Raise an error for an open loop whose duration is not given exactly once."""
+    given = [name for name in ("duration", "requests") if getattr(spec, name) is not None]
+    if spec.rate is None and given:
+        needed = "rate or concurrency" if given == ["requests"] else "rate"
+        raise PinnError(f"{path}: {given[0]} needs {needed}: give it, or remove {given[0]}")
+    if spec.rate is not None and len(given) != 1:
+        raise PinnError(f"{path}: rate needs either duration (seconds) or requests: give one")
 
 
 def _check_lengths(spec: _Spec, path: Path) -> None:
