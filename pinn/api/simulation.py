@@ -215,12 +215,8 @@ def simulated(
     reported = report_options(asked, job.workload)
     doing(f"serving {amount(len(job.workload), 'request')}")
     run, file, figure = job.run(), asked.coefficients, asked.sensitivity
-    trust: Intervals | None
     given = None if file is None else read_coefficient_set(file)
-    if given is None:
-        trust = network_intervals(run, job, find_checkpoint(asked.checkpoint))
-    else:
-        trust = posterior_intervals(run, job, given)
+    trust = intervals_of(run, job, asked)
     moved = None if figure is None else sensitivity(job, run, figure, reported.percentiles)
     about = _about(job, load, asked, rate_per_s, _warned(asked, run, rate_per_s, job))
     calibrated = given is not None and bool(given.calibration)
@@ -314,6 +310,13 @@ def _about(
         "coefficients": {"path": str(source), "sha256": file_sha256(source)},
         "simulated_by": f"pinn {pinn.__version__}",
     }
+
+
+def intervals_of(run: Run, job: Job, asked: SimulationRequest) -> Intervals | None:
+    """Return the intervals of a simulation, from the network or the coefficient file."""
+    if asked.coefficients is None:
+        return network_intervals(run, job, find_checkpoint(asked.checkpoint))
+    return posterior_intervals(run, job, read_coefficient_set(asked.coefficients))
 
 
 def network_intervals(run: Run, job: Job, checkpoint: Path) -> Intervals:

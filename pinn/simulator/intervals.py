@@ -132,6 +132,8 @@ def gains(job: Job, figures: Callable[[Run], Figures], value: Figures) -> Figure
 _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft", "tpot", "itl")}
 #: Metrics that are rates, which decrease when times increase.
 _RATES = ("responses_per_sec", "tokens_per_sec")
+#: Metrics with an interval.
+BOUNDED = (*_RATES, *(f"{of}_{statistic}_ms" for statistic, of_ in _TAILS.items() for of in of_))
 _UNSERVED = "unserved"
 
 
@@ -211,6 +213,5 @@ def simulated_intervals(
 def _figures(run: Run) -> Figures:
     """Return a run's metrics that have intervals, and its share of unfinished requests."""
     metrics = run_statistics(run)
-    times = [f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names]
-    found = {name: float(metrics[name]) for name in (*times, *_RATES)}
+    found = {name: float(metrics[name]) for name in BOUNDED}
     return found | {_UNSERVED: 1 - float(run.requests.finished.mean())}

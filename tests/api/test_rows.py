@@ -85,6 +85,21 @@ def test_rows_that_cannot_be_simulated_have_a_reason():
         assert name in found
 
 
+def test_a_table_of_simulations_has_the_intervals_of_each(monkeypatch):
+    monkeypatch.delenv("PINN_CHECKPOINT")
+    rows = [{"gpu": "H100"}, {"gpu": "H100", "tp": 3}]
+    found = pinn.simulate_many(LOAD, rows, MODEL, intervals=True)
+    alone = pinn.simulate(LOAD, MODEL, "H100").intervals.figures
+    assert len(alone) == 11
+    for metric, (low, high) in alone.items():
+        stem, unit = (metric[:-3], "_ms") if metric.endswith("_ms") else (metric, "")
+        assert found[f"{stem}_low{unit}"][0] == pytest.approx(low)
+        assert found[f"{stem}_high{unit}"][0] == pytest.approx(high)
+        assert np.isnan(found[f"{stem}_low{unit}"][1])
+    none = pinn.simulate_many(LOAD, rows[1:], MODEL, intervals=True)
+    assert {*found} - {*none} == {*pinn.simulate_many(LOAD, rows, MODEL)} - {*none}
+
+
 @pytest.mark.parametrize(
     ("load", "given", "said"),
     [
