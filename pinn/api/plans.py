@@ -39,9 +39,11 @@ class PlannedFleet(PrintedResult):
 
     Attributes:
         plan: Plan with its rows, best first; the content of plan.json.
+        load: Name and content of the load's file, if the load was a mapping or a table.
     """
 
     plan: Plan
+    load: tuple[str, str] | None = None
 
     def table(self) -> pd.DataFrame:
         """Return one row per candidate in the plan, in SI units, with all flags, as in plan.csv."""
@@ -55,8 +57,15 @@ class PlannedFleet(PrintedResult):
         return found
 
     def save(self, folder: str | Path) -> None:
-        """Write plan.json, plan.csv, plan.html with its plots, and manifest.yaml."""
+        """Write plan.json, plan.csv, plan.html with its plots, and manifest.yaml.
+
+        A load that was a mapping or a table is written to workload.yaml or workload.csv, which the
+        commands of the plan name.
+        """
         write_files(self.plan, Path(folder))
+        if self.load is not None:
+            name, text = self.load
+            Path(folder, name).write_text(text)
 
     def manifest(self, row: int = 1) -> str:
         """Return the servers of a row as Kubernetes objects, in YAML.
@@ -99,7 +108,8 @@ def plan(
     Args:
         workload: Load in any form that :func:`pinn.simulate` accepts, except closed loops. None if
             flags describe the load, such as ``input_len=1024, output_len=256``. For a mapping or a
-            table, the plan's commands name the file workload.yaml or workload.csv, which you write.
+            table, the plan's commands name the file workload.yaml or workload.csv, which
+            :meth:`PlannedFleet.save` writes.
         slo: Latency limits that the servers must meet, such as ``"p99 ttft<=2s"`` or
             ``"ttft<=1s, tpot<=40ms for 95 %"``; required.
         model: Name, or path of a config.json or its folder.
@@ -125,7 +135,10 @@ def plan(
     with workload_file(workload) as path:
         own = {"workload": path, "slo": slo, "model": model, "gpu": gpu, **costs}
         asked, flags = read_request(PlanRequest, given, *_SPECIFICATIONS, **own, **where)
-        return PlannedFleet(plan_load(asked, flags, prices, workers))
+        load = None
+        if path is not None and not isinstance(workload, str | Path):
+            load = path.name, path.read_text()
+        return PlannedFleet(plan_load(asked, flags, prices, workers), load)
 
 
 @with_arguments(ServingSpec, request=ExploreRequest, deploys=True)

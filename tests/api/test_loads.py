@@ -49,6 +49,8 @@ def test_a_plan_has_a_load_without_a_file(load, name, grid, tmp_path):
     assert "/pinn-load-" not in text + str(found)
     found.save(tmp_path / "plan")
     assert found.to_json() == json.loads((tmp_path / "plan" / "plan.json").read_text())
+    assert (tmp_path / "plan" / name).read_text() == file.read_text()
+    assert by_file.load is None
 
 
 def test_the_json_of_a_simulation_has_no_temporary_path():
