@@ -37,7 +37,7 @@ def print_comparison(found: Comparison, details: bool = False) -> None:
         told = (
             f"{outside} outside A's interval"
             if coefficients["verdict"].any()
-            else "A's coefficients have no intervals"
+            else "A's file has no intervals of single coefficients"
         )
         console.print(f"{differ} of {len(coefficients)} coefficients differ, {told}.")
     if len(times := found.step_times):

@@ -190,6 +190,8 @@ def coefficient_table(
       ``smallest_tensor_parallel_size``, with the meaning of these keys in the JSON of memory, and
       the bounds of ``kv_tokens`` (``kv_tokens_low``, ``kv_tokens_high``);
     - ``kv_cache_format``, the number format of the KV cache;
+    - with speculative decoding in any row, ``tokens_per_step``: mean tokens per request and decode
+      step (1 without speculation, null without acceptance rates);
     - the nearest measured deployment with its distance, and the network inputs outside the training
       range (``outside_training_range``), in standard deviations.
 
@@ -209,6 +211,12 @@ def coefficient_table(
     columns |= _batch_columns(found.beta, deployments, fits, batches, halves)
     columns |= _memory_columns(fits, smallest)
     columns["kv_cache_format"] = [each.kv_cache_precision.name for each in deployments]
+    drafts = [each.recipe.speculation for each in deployments]
+    if any(drafts):
+        columns["tokens_per_step"] = [
+            1.0 if each is None else each.tokens_per_step if each.acceptance else None
+            for each in drafts
+        ]
     space = training_space(network.checkpoint)
     located = space.locate(distinct)
     nearest, distance = located.nearest[place], located.distance[place]

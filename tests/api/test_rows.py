@@ -100,6 +100,14 @@ def test_a_table_of_simulations_has_the_intervals_of_each(monkeypatch):
     assert {*found} - {*none} == {*pinn.simulate_many(LOAD, rows, MODEL)} - {*none}
 
 
+def test_a_table_has_the_tokens_of_a_step_with_speculation():
+    drafts = {"method": "ngram", "num_speculative_tokens": 2}
+    rows = [{}, {"speculative_config": drafts, "speculative_acceptance": 0.5}]
+    found = pinn.predict_many(rows, BATCH, model=MODEL, gpu=GPU)
+    assert found["tokens_per_step"].tolist() == [1, 1.75]
+    assert "tokens_per_step" not in pinn.predict_many(rows[:1], BATCH, model=MODEL, gpu=GPU)
+
+
 @pytest.mark.parametrize(
     ("load", "given", "said"),
     [
