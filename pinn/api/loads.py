@@ -77,8 +77,8 @@ def _mapping_text(workload: Mapping[str, object]) -> str:
         return json_text(workload)
     except TypeError as error:
         raise PinnError(
-            f"workload is a mapping, and {error}: give the table of requests itself; "
-            "simulate_many also accepts a list of tables"
+            f"the values of a workload must be numbers, text or lists ({error}): to send recorded "
+            "requests, give their table itself as the workload"
         ) from None
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from pinn.calibration import calibrated
 from pinn.calibration.benchmarks import BenchmarkCalibration, Runs, calibrate_to_benchmarks
 from pinn.calibration.calibrate import BetaSettings, error_table, is_kept, read_intervals
-from pinn.calibration.checks import CoefficientsOf, check_engine, check_traces, refuse
+from pinn.calibration.checks import check_engine, check_traces, refuse
 from pinn.calibration.checks_benchmarks import benchmark_warnings, check_benchmarks
 from pinn.calibration.held_out import warnings_of
 from pinn.calibration.load_range import joined_range
@@ -147,26 +147,33 @@ def fit_benchmarks(
     start.notes += notes
     start.notes += [f"WARNING: {text}" for text in benchmark_warnings(runs, deployment)]
 
-    def check(deployment: Deployment, coefficients_of: CoefficientsOf) -> list[str]:
-        again = _fitted_before(runs, start)
-        return [*again, *check_benchmarks(runs, deployment, coefficients_of)]
-
-    before, prior = _checked(start, deployment, check)
+    _check_new(runs, start)
+    before, prior = _checked(start, deployment, partial(check_benchmarks, runs))
     found = _fit(calibrate_to_benchmarks(runs, deployment, prior, engine), named, before)
     return found if start.append is None else _with_earlier(found, before)
 
 
-def _fitted_before(runs: Runs, start: Start) -> list[str]:
-    """Return findings on runs to which the calibration that is continued was already fitted."""
+def _check_new(runs: Runs, start: Start) -> None:
+    """Refuse runs to which the calibration that is continued was already fitted.
+
+    Raises:
+        PinnError: If there are such runs; with ``force``, they are named in a note instead.
+    """
     if start.append is None:
-        return []
+        return
     rows = read_coefficient_set(start.append).calibration.get("figures") or ()
     fitted = {(row["load"], row["figure"], row["measured"]) for row in rows}
-    return [
-        f"{start.append} was already fitted to {run.name}: omit this run"
+    again = [
+        run.name
         for run in runs
         if any((run.load.text, name, value) in fitted for name, value in run.figures.items())
     ]
+    if not again:
+        return
+    fault = f"{start.append} was already fitted to {', '.join(again)}, which then counts twice"
+    if not start.force:
+        raise PinnError(f"{fault}: omit it, or give --force")
+    start.notes.append(f"WARNING: {fault}")
 
 
 def _with_earlier(found: Fit, before: CoefficientSet) -> Fit:

@@ -251,7 +251,9 @@ def trust_sentences(found: CoefficientSet) -> str:
     ]
     sentences = [ttft_sentence(found)]
     if kept:
-        sentences.append(f"Hardly constrained by its measurements: {', '.join(kept)}.")
+        sentences.append(
+            f"The measurements barely constrain these calibration factors: {', '.join(kept)}."
+        )
     return " ".join([*sentences, *(found.calibration.get("warnings") or ())])
 
 

@@ -239,7 +239,7 @@ def measured_line(engine: str, version: str) -> str:
             :func:`reference_version`.
 
     >>> measured_line("sglang", "0.5.23")
-    'sglang 0.5.23, not measured: compared with releases 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
+    'sglang 0.5.23, not measured: trained on vLLM, compared with 0.5.3rc1, 0.5.5, 0.5.6, 0.5.9'
     >>> measured_line("vllm", "0.15.1")
     'vllm 0.15.1, measured: trained on releases 0.10.2, 0.15.1 to 0.19.0'
     """
@@ -247,8 +247,8 @@ def measured_line(engine: str, version: str) -> str:
     rows = engine_rows(MEASURED_FILE)
     own = any(r["release"] == runs for r in rows if r["engine"] == engine)
     known = "measured" if own else "not measured"
-    use = "trained on" if engine == VLLM else "compared with"
-    return f"{engine} {runs}, {known}: {use} releases {releases_text(engine)}"
+    use = "trained on releases" if engine == VLLM else "trained on vLLM, compared with"
+    return f"{engine} {runs}, {known}: {use} {releases_text(engine)}"
 
 
 @cache

@@ -227,8 +227,8 @@ def _sized(
     if problem.max_gpus is not None and gpus > problem.max_gpus:
         spare = f", {problem.spare_replicas} of them spare" if problem.spare_replicas else ""
         why = (
-            f"needs {fleet.many(sized.replicas, candidate)}{spare}, which are {gpus} GPUs, more "
-            f"than --max-gpus {problem.max_gpus}"
+            f"needs {gpus} GPUs ({fleet.many(sized.replicas, candidate)}{spare}), more than "
+            f"--max-gpus {problem.max_gpus}"
         )
         return Infeasible(candidate.label, why, gpus)
     return sized
@@ -245,7 +245,7 @@ def _too_few(candidate: Candidate, rate: HighestRate, problem: PlanningProblem) 
         gpus = max(needed, most + 1) * candidate.gpus
         verb = "misses" if most == 1 else "miss"
         why = (
-            f"needs more than --max-gpus {problem.max_gpus}: {replicas} {verb} the SLO at "
+            f"needs more GPUs than --max-gpus {problem.max_gpus}: {replicas} {verb} the SLO at "
             f"{number(asked)} requests/s; {alone}"
         )
         return Infeasible(candidate.label, why, gpus)
@@ -532,7 +532,7 @@ def _fails_first(trials: Trials, beyond: Run) -> str:
         return worst.limit
     met = {name: float(np.mean(~(latencies[name] > limit))) for name, limit in each_s.items()}
     first = min(met, key=lambda name: met[name])
-    return f"{worst.limit}, mainly {first.upper()}, which {100 * met[first]:.1f} % meet"
+    return f"{worst.limit}; only {100 * met[first]:.1f} % meet the {first.upper()} limit"
 
 
 def _other_draws(trials: Trials, rate: HighestRate, problem: PlanningProblem) -> Iterator[float]:

@@ -178,7 +178,7 @@ def _notes(plan: Plan, out: Path | None) -> list[str]:
     lines += filter(None, [plan.ask.fp8_hint])
     if first.seen.preemptions:
         lines.append(
-            f"Row 1 has {first.seen.preemptions:,} preemptions at the planned rate, because its "
+            f"Row 1 has {first.seen.preemptions:,} preemptions at the requested rate, because its "
             f"batches exceed the KV cache."
         )
     if out is not None:

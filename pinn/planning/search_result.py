@@ -174,7 +174,7 @@ def _distance(search: Search, gpu: str) -> tuple[bool, float, float]:
 def _frontier(search: Search) -> list[FrontierPoint]:
     """Return frontier points of the best candidate of every hardware configuration.
 
-    Rows of the plan are also points, at the planned rate, because plots mark them.
+    Rows of the plan are also points, at the requested rate, because plots mark them.
     """
     series = {each.label: (i, each) for i, (each, _) in search.fastest.items()}
     points = [

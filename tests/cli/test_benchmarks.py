@@ -216,7 +216,7 @@ def test_an_appended_calibration_keeps_what_it_was_fitted_to(run, coefficients, 
     assert low < before["loads"]["requests_in_flight"][0]
     assert high == before["loads"]["requests_in_flight"][1]
     result = run("calibrate", "--append", second, "-o", third, "--benchmarks", files[4])
-    assert f"second.json was already fitted to {files[4]}: omit this run" in result.stderr
+    assert f"second.json was already fitted to {files[4]}, which then counts twice" in result.stderr
     assert not third.exists()
 
 

@@ -175,7 +175,7 @@ def test_one_replica_has_one_row_at_the_planned_rate_and_one_with_headroom(tmp_p
     rows = re.findall(r'<tr><th scope="row" class="text">([^<]+)</th><td>([\d.]+)</td>', page)
     assert rows[:2] == [
         ("all replicas, with headroom", "18.0"),
-        ("one replica, planned rate", "12.0"),
+        ("one replica, requested rate", "12.0"),
     ]
     assert "over 1 seeds" not in page
     assert "bottleneck: decode bandwidth" in page

@@ -279,7 +279,7 @@ def test_engines_are_candidates_where_asked_for(folder):
         ),
         (
             ["--gpu", "H100", "--slo", SLO, "--rate", "500", "--max-gpus", "2"],
-            r"closest is H100-SXM TP 1 .*: needs more than --max-gpus 2: "
+            r"closest is H100-SXM TP 1 .*: needs more GPUs than --max-gpus 2: "
             r"\d replicas behind --router least-requests miss the SLO at 500 requests/s; one",
         ),
         (["--gpu", "H1000", "--slo", SLO], "the GPU 'H1000' is unknown"),

@@ -164,7 +164,7 @@ def test_preemptions_are_shown_where_there_are_any(capsys, tmp_path):
     preempted = replace(made, choices=[replace(first, fleets=[full]), *made.choices[1:]])
     print_plan(preempted, None)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "Row 1 has 1,234 preemptions at the planned rate, because" in printed
+    assert "Row 1 has 1,234 preemptions at the requested rate, because" in printed
     page, without = (
         write_page(each, tmp_path / name).read_text()
         for each, name in ((preempted, "with"), (made, "without"))

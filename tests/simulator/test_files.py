@@ -259,7 +259,7 @@ def test_a_rate_is_one_stage(tmp_path, amount):
         ("requests: 9", "requests needs rate or concurrency"),
         ("stages: [{rate: 2, duration: 20}]\nrequests: 9", "requests needs rate or concurrency"),
         ("stages: [{rate: 2, duration: 20}]\nrate: 3", "has both stages and rate"),
-        ("rate: 2\nrequests: 9\nconcurrency: 3", "give requests, and remove rate"),
+        ("rate: 2\nrequests: 9\nconcurrency: 3", "has both concurrency and rate"),
     ],
 )
 def test_a_rate_needs_one_amount(tmp_path, keys, said):
@@ -328,7 +328,7 @@ def test_a_plain_open_loop_with_shared_prompts(tmp_path):
         ("{prompt_tokens: 10, output_tokens: 1}", "give stages"),
         (
             "{prompt_tokens: 10, output_tokens: 1, concurrency: 2}",
-            "which has requests, but no stages",
+            "needs requests: give their number",
         ),
         (
             "{prompt_tokens: 9, output_tokens: 1, shared_tokens: 10}",

@@ -165,10 +165,13 @@ def read_plain_spec(
     lengths = spec.prompt_tokens, spec.output_tokens
     timed = [name for name in _TIMES if getattr(spec, name) is not None]
     if spec.concurrency is not None:
-        if spec.requests is None or timed:
+        if timed:
             raise PinnError(
-                f"{path}: concurrency makes a closed loop, which has requests, but no "
-                f"{' or '.join(_TIMES)}: give requests, and remove {' or '.join(timed or _TIMES)}"
+                f"{path} has both concurrency and {timed[0]}: remove one of the two keys"
+            )
+        if spec.requests is None:
+            raise PinnError(
+                f"{path}: concurrency (a closed loop) needs requests: give their number"
             )
         if spec.turns is not None:
             return _conversations(spec, None, sent)

@@ -206,6 +206,6 @@ def test_a_calibrated_file_says_what_was_not_measured_and_repeats_its_warnings()
     ]
     facts = {"quantities": quantities, "warnings": ["TPOT was 35 % longer than predicted."]}
     said = trust_sentences(CoefficientSet({}, coefficients, calibration=facts))
-    assert "Hardly constrained by its measurements: prefill." in said
+    assert "barely constrain these calibration factors: prefill." in said
     assert said.endswith("TPOT was 35 % longer than predicted.")
     assert "constrained" not in trust_sentences(CoefficientSet({}, coefficients))
