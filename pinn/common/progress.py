@@ -42,6 +42,17 @@ def doing(text: str) -> None:
 
 
 @contextmanager
+def doing_meanwhile(text: str) -> Iterator[None]:
+    """Describe the current task by ``text`` while the body runs, then as before."""
+    before = _WORK.text
+    doing(text)
+    try:
+        yield
+    finally:
+        doing(before)
+
+
+@contextmanager
 def status(text: Callable[[], str]) -> Iterator[None]:
     """Update one line on the terminal while the body runs, instead of other progress messages.
 

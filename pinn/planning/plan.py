@@ -113,6 +113,8 @@ TIME_BUDGET, INTERRUPT = "time budget", "interrupt"
 NOT_TRIED, NOT_EVALUATED = "not tried", "not evaluated"
 #: Reason that follows ``NOT_TRIED`` or ``NOT_EVALUATED`` if the time budget ended the search.
 TIME_OVER = "time was over"
+#: Step of a search that is not part of its time budget, in ``spent_s``.
+COMPILING = "compiling"
 
 #: The plan explains the difference between a fleet's rate and the sum of its replicas' rates above
 #: this relative difference, which is twice the relative width of a bisection.
@@ -561,8 +563,9 @@ class Plan:
         left_s: Estimated time to try the remaining candidates, in seconds; None if none remain or
             there is no estimate.
         time_budget_s: Time budget of the search in seconds; None for no limit.
-        spent_s: Wall-clock seconds by step of the search: ``start-up`` (predictions, and the
-            compilation in a first run), ``screening``, ``fleets`` and ``rows``.
+        spent_s: Wall-clock seconds by step of the search: ``start-up`` (predictions),
+            ``screening``, ``fleets`` and ``rows``; in a first run also ``compiling``, which is not
+            part of ``seconds`` and of the time budget.
         schema: Version of the layout of plan.json.
     """
 

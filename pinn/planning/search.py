@@ -24,7 +24,7 @@ from pinn.common.workers import Workers
 from pinn.planning import ranking
 from pinn.planning.candidate import Candidate
 from pinn.planning.evaluation import Row, SizedFleet, SizingResult
-from pinn.planning.plan import Choice
+from pinn.planning.plan import COMPILING, Choice
 from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import ScreeningResult
 from pinn.planning.search_steps import (
@@ -94,7 +94,7 @@ class Search:
         rows: Row of the plan for each hardware configuration, by its index.
         is_interrupted: Whether the search was interrupted.
         spent_s: Wall-clock seconds by step of the search. ``start-up`` is the time before the first
-            step.
+            step; ``compiling`` is not part of the time budget.
         task_s: Seconds of all tasks without a cached result, by step of the search.
         completed: Number of these tasks for which time did not run out, by step of the search.
     """
@@ -203,26 +203,29 @@ class Search:
             parts.append(f"best so far {gpus} x {candidate.deployment.gpu.name}")
         if self.rows:
             parts.append(f"evaluated {len(self.rows)} of {amount(len(fleets), 'fleet')}")
+        if not self.spent_s and self.budget.passed_s > progress.FIRST_S:
+            parts.append("starting; the first time, the simulator is compiled (about a minute)")
         left_s = self.budget.left_s
         parts += [f"{left_s:.0f} s of the budget left"] if left_s < float("inf") else []
         return ", ".join(parts)
 
     def _find_fleets(self, top: int) -> None:
         """Screen hardware and size fleets in rounds, until all is screened or time runs out."""
-        budget, rounds = map(self.budget.until, (_SEARCH_SHARE, _LAST_ROUND_SHARE))
+        share, last_share = _SEARCH_SHARE, _LAST_ROUND_SHARE
         first, rest = ranking.screening_order(self.groups, self.problem)
         said = ""
         while True:
-            self._screen(first, [i for i in rest if i not in self.screened], budget)
-            self._size(*self.promising(top), budget)
+            others = [i for i in rest if i not in self.screened]
+            self._screen(first, others, self.budget.until(share))
+            self._size(*self.promising(top), self.budget.until(share))
             if not self.rows:  # compute the recommended row before the search continues
                 self._make_rows(self.workers.count)
             first = []
             if (status := self._status()) != said:
                 _LOG.info("%s", said := status)
-            if rounds.is_over and not self.fleets:  # without fleets, use all time for the search
-                budget = rounds = self.budget
-            if rounds.is_over or not (self.untried or self.unsized(top)):
+            if self.budget.until(last_share).is_over and not self.fleets:
+                share = last_share = 1.0  # without fleets, use all time for the search
+            if self.budget.until(last_share).is_over or not (self.untried or self.unsized(top)):
                 break
         hardware = amount(len(self.groups), "hardware configuration")
         counts = len(self.screened), hardware, amount(len(self.fleets), "fleet")
@@ -318,7 +321,8 @@ class Search:
             else:
                 yield i, msgspec.convert(known, kind)
         if waiting:
-            self._start(next(iter(self.groups))[0])
+            late_s = self._start()
+            tasks = {i: replace(tasks[i], budget=tasks[i].budget.later(late_s)) for i in waiting}
         begin_s = self.budget.passed_s
         work = partial(timed, step, self.problem)
         for place, (result, seconds) in self.workers.run(work, [tasks[i] for i in waiting]):
@@ -333,14 +337,24 @@ class Search:
                 store.keep_value(keys[i], result, self.cache)
             yield i, result
 
-    def _start(self, candidate: Candidate) -> None:
-        """Compile the simulator in the worker processes before the first step of the search."""
+    def _start(self) -> float:
+        """Compile the simulator in the worker processes before the first step of the search.
+
+        Compiling is needed once per installation and is not part of the time budget.
+
+        Returns:
+            Seconds by which the time budget begins later.
+        """
         if START_UP in self.spent_s:
-            return
-        work, each = partial(warm_up, self.problem), [candidate] * self.workers.count
-        for _ in self.workers.run(work, each):
-            pass
+            return 0.0
+        kinds = {type(each): each for group in self.groups for each in group}
+        work, each = partial(warm_up, self.problem), [*kinds.values()] * self.workers.count
+        compiling_s = max((seconds for _, seconds in self.workers.run(work, each)), default=0.0)
+        self.budget = self.budget.later(compiling_s)
         self._spend(START_UP, 0.0)
+        if compiling_s:
+            self.spent_s[COMPILING] = compiling_s
+        return compiling_s
 
     def _spend(self, name: str, since_s: float) -> None:
         self.spent_s[name] = self.spent_s.get(name, 0.0) + self.budget.passed_s - since_s

@@ -4,7 +4,7 @@ import math
 
 from pinn.common.numbers import amount
 from pinn.planning.candidate import NETWORK
-from pinn.planning.plan import INTERRUPT, NOT_EVALUATED, NOT_TRIED, Choice, Plan
+from pinn.planning.plan import COMPILING, INTERRUPT, NOT_EVALUATED, NOT_TRIED, Choice, Plan
 
 #: No reason is stated if the search exceeds its time budget by at most this many seconds.
 _SMALL_EXCESS_S = 1.0
@@ -33,6 +33,8 @@ def counts(plan: Plan, shown: int) -> list[str]:
     parts += [f"{plan.untried:,} not tried"] * (plan.untried > 0)
     found = f"{amount(plan.candidates, 'candidate')}: {', '.join(parts)}"
     took = f"{amount(plan.simulations, 'simulation')}, {plan.seconds:.0f} s{_beyond(plan)}"
+    if compiling_s := plan.spent_s.get(COMPILING):
+        took += f", after {compiling_s:.0f} s for compiling the simulator, which is needed once"
     return [*lines, f"Search: {found}; {took}."]
 
 
@@ -41,7 +43,8 @@ def _beyond(plan: Plan) -> str:
     over_s = plan.seconds - (plan.time_budget_s or math.inf)
     if over_s < _SMALL_EXCESS_S:
         return ""
-    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in plan.spent_s.items())
+    within = {name: seconds for name, seconds in plan.spent_s.items() if name != COMPILING}
+    spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in within.items())
     return f", {over_s:.0f} s beyond --time-budget ({spent})"
 
 

@@ -10,6 +10,7 @@ from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import ScreeningResult, screen
 from pinn.planning.time_budget import OutOfTimeError, TimeBudget
 from pinn.planning.trials import Trials
+from pinn.simulator.compiler import compiling_s
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -71,7 +72,11 @@ def timed(
     return step(problem, task), task.budget.clock() - begin_s
 
 
-def warm_up(problem: PlanningProblem, candidate: Candidate) -> None:
-    """Simulate a few requests, which compiles the simulator if it is not compiled yet."""
+def warm_up(problem: PlanningProblem, candidate: Candidate) -> float:
+    """Simulate a few requests, which compiles the simulator if it is not compiled yet.
+
+    Return the seconds that the process has spent on compiling.
+    """
     load = problem.replica_load(most=_WARM_UP_REQUESTS)
     Trials(candidate, load, problem.slo).run(load.rate_per_s)
+    return compiling_s()

@@ -60,6 +60,10 @@ class TimeBudget:
         """Return a budget that ends when a given share of the whole time has passed."""
         return replace(self, end_s=self.begin_s + share * (self.end_s - self.begin_s))
 
+    def later(self, seconds: float) -> "TimeBudget":
+        """Return a budget that begins and ends ``seconds`` later."""
+        return replace(self, begin_s=self.begin_s + seconds, end_s=self.end_s + seconds)
+
     def next_part(self, share: float) -> "TimeBudget":
         """Return a budget with a given share of the remaining time."""
         return replace(self, end_s=self.clock() + share * self.left_s)

@@ -2,11 +2,12 @@
 
 import gc
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial, wraps
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, TypeVar
 
 import numba
@@ -16,9 +17,19 @@ from numba.extending import overload, register_jitable
 import pinn.simulator.compiled_engine  # noqa: F401  tells numba what an engine is
 from pinn.common.code import code_digest
 from pinn.common.files import cache_folder
+from pinn.common.progress import doing_meanwhile
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _config: Any = numba.config
+#: Current task while a function is compiled or loaded.
+_WORK = "compiling the simulator, which is needed once and takes about a minute"
+#: Seconds that this process has spent on compiling, without loading code compiled earlier.
+_SPENT = SimpleNamespace(compiling_s=0.0)
+
+
+def compiling_s() -> float:
+    """Return the seconds that this process has spent on compiling, which is needed only once."""
+    return float(_SPENT.compiling_s)
 
 
 def _folder(function: Callable[..., Any]) -> str:
@@ -69,7 +80,11 @@ def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
     gc.disable()
     try:
         with nullcontext() if lock is None else FileLock(lock):
-            jitted.compile(types)
+            begin_s, missed = time.monotonic(), _misses(jitted)
+            with doing_meanwhile(_WORK):
+                jitted.compile(types)
+            if _misses(jitted) > missed or lock is None:
+                _SPENT.compiling_s += time.monotonic() - begin_s
     finally:
         if enabled:
             # Move the compiler's objects to the oldest generation, so that most garbage collections
@@ -77,6 +92,11 @@ def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
             gc.freeze()
             gc.unfreeze()
             gc.enable()
+
+
+def _misses(jitted: Any) -> int:
+    """Return how often a function was compiled because the cache did not have it."""
+    return sum(jitted.stats.cache_misses.values())
 
 
 #: Options of numba for functions that only compiled functions call.

@@ -259,6 +259,30 @@ def test_time_left_is_estimated_from_the_pace_of_the_tasks(question):
     assert search.left_s(top=1) == pytest.approx(5.0 + 2.0 * rounds + 9.0 + 9.0)
 
 
+def test_compiling_is_not_part_of_the_budget(question, tmp_path, monkeypatch):
+    """A first search of a new installation tries as many candidates as later ones."""
+    problem, groups = question
+
+    def searched(seconds, compiling_s, cache):
+        clock = Ticks()
+
+        def compiled(*_):
+            clock.now_s += compiling_s
+            return compiling_s
+
+        monkeypatch.setattr("pinn.planning.search.warm_up", compiled)
+        budget = TimeBudget.starting(seconds, clock)
+        return make_plan(Search(problem, groups, Workers(torch=False), budget, cache), top=1)
+
+    plans = [searched(400.0, s, tmp_path / str(s)) for s in (0.0, 1000.0)]
+    assert written(plans[0]) == written(plans[1])
+    assert plans[1].spent_s.pop("compiling") == 1000
+    assert plans[0].spent_s == pytest.approx(plans[1].spent_s)
+    whole_plan = dataclasses.replace(plans[1], time_budget_s=None)
+    said = counts(dataclasses.replace(whole_plan, spent_s={"compiling": 41.2}), 0)[-1]
+    assert said.endswith(" s, after 41 s for compiling the simulator, which is needed once.")
+
+
 def test_a_simulation_does_not_begin_after_the_end(question):
     problem, groups = question
     over = TimeBudget(0.0, 0.0)

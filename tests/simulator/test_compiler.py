@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-#: Compiles a function for one type of argument, as an array or a number, and prints its result.
+#: Compiles a function for one type of argument, as an array or a number, and prints its result
+#: and whether it was compiled, not loaded.
 CODE = """
 import sys
 import numpy as np
-from pinn.simulator.compiler import compiled
+from pinn.simulator.compiler import compiled, compiling_s
 import twin
 
 kind = sys.argv[1]
 value = np.arange(4, dtype=kind) if len(kind) > 1 else {"i": 3, "f": 3.5}[kind]
-print(compiled(twin.half)(value))
+print(compiled(twin.half)(value), compiling_s() > 0)
 """
 KINDS = {"i": "1.5", "f": "1.75", "i4": "[0.  0.5 1.  1.5]", "f8": "[0.  0.5 1.  1.5]"}
 
@@ -24,14 +25,15 @@ def test_processes_that_compile_side_by_side_load_their_own_types(tmp_path, monk
     monkeypatch.setenv("PINN_CACHE", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", ":".join(path for path in sys.path if path))
-    for _ in ("compiled", "loaded"):
+    for is_new in (True, False):
         running = {
             kind: subprocess.Popen(
                 [sys.executable, "-c", CODE, kind], stdout=subprocess.PIPE, text=True
             )
             for kind in KINDS
         }
-        assert {kind: each.communicate()[0].strip() for kind, each in running.items()} == KINDS
+        found = {kind: each.communicate()[0].strip() for kind, each in running.items()}
+        assert found == {kind: f"{value} {is_new}" for kind, value in KINDS.items()}
     assert list((tmp_path / "cache").rglob("*.nbc"))
 
 
