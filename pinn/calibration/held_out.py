@@ -149,8 +149,8 @@ def _unlikely(found: ServerCalibration) -> list[str]:
     side = "longer" if error > 0 else "shorter"
     low, high = 100 * np.expm1(-half), 100 * np.expm1(half)
     return [
-        f"Before the calibration, times per output token were {100 * abs(np.expm1(error)):.0f} % "
-        f"{side} than predicted, outside the 90 % interval ({low:.0f} to +{high:.0f} %). The "
-        "calibration hides such an error even if it is due to a wrong flag: check --model, --gpu, "
-        "--tensor-parallel-size, --quantization and --engine-version."
+        f"Before the calibration, TPOT was {100 * abs(np.expm1(error)):.0f} % {side} than "
+        f"predicted, outside the 90 % interval ({low:.0f} to +{high:.0f} %). A wrong flag has the "
+        "same effect: check --model, --gpu, --tensor-parallel-size, --quantization and "
+        "--engine-version."
     ]

@@ -9,6 +9,7 @@ budget.
 
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -348,8 +349,11 @@ class Search:
         if START_UP in self.spent_s:
             return 0.0
         kinds = {type(each): each for group in self.groups for each in group}
-        work, each = partial(warm_up, self.problem), [*kinds.values()] * self.workers.count
-        compiling_s = max((seconds for _, seconds in self.workers.run(work, each)), default=0.0)
+        work = partial(warm_up, self.problem, self.budget.clock)
+        compiling = defaultdict[int, float](float)  # by process; they compile at the same time
+        for _, (process, seconds) in self.workers.run(work, [*kinds.values()] * self.workers.count):
+            compiling[process] += seconds
+        compiling_s = max(compiling.values(), default=0.0)
         self.budget = self.budget.later(compiling_s)
         self._spend(START_UP, 0.0)
         if compiling_s:

@@ -1,5 +1,6 @@
 """Steps of a search, which run in worker processes and whose results are cached as JSON."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -10,7 +11,7 @@ from pinn.planning.problem import PlanningProblem
 from pinn.planning.screening import ScreeningResult, screen
 from pinn.planning.time_budget import OutOfTimeError, TimeBudget
 from pinn.planning.trials import Trials
-from pinn.simulator.compiler import compiling_s
+from pinn.simulator.compiler import compilations
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -72,11 +73,14 @@ def timed(
     return step(problem, task), task.budget.clock() - begin_s
 
 
-def warm_up(problem: PlanningProblem, candidate: Candidate) -> float:
+def warm_up(
+    problem: PlanningProblem, clock: Callable[[], float], candidate: Candidate
+) -> tuple[int, float]:
     """Simulate a few requests, which compiles the simulator if it is not compiled yet.
 
-    Return the seconds that the process has spent on compiling.
+    Return the number of the process, and its seconds by ``clock`` if it compiled; otherwise 0.
     """
+    before, begin_s = compilations(), clock()
     load = problem.replica_load(most=_WARM_UP_REQUESTS)
     Trials(candidate, load, problem.slo).run(load.rate_per_s)
-    return compiling_s()
+    return os.getpid(), clock() - begin_s if compilations() > before else 0.0

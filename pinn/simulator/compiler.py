@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial, wraps
@@ -23,13 +22,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _config: Any = numba.config
 #: Current task while a function is compiled or loaded.
 _WORK = "compiling the simulator, which is needed once and takes about a minute"
-#: Seconds that this process has spent on compiling, without loading code compiled earlier.
-_SPENT = SimpleNamespace(compiling_s=0.0)
+#: Number of times that this process has compiled a function, without loading it.
+_COUNT = SimpleNamespace(compiled=0)
 
 
-def compiling_s() -> float:
-    """Return the seconds that this process has spent on compiling, which is needed only once."""
-    return float(_SPENT.compiling_s)
+def compilations() -> int:
+    """Return how often this process has compiled a function that no earlier process compiled."""
+    return int(_COUNT.compiled)
 
 
 def _folder(function: Callable[..., Any]) -> str:
@@ -80,11 +79,10 @@ def _compile(jitted: Any, lock: Path | None, types: tuple[Any, ...]) -> None:
     gc.disable()
     try:
         with nullcontext() if lock is None else FileLock(lock):
-            begin_s, missed = time.monotonic(), _misses(jitted)
+            missed = _misses(jitted)
             with doing_meanwhile(_WORK):
                 jitted.compile(types)
-            if _misses(jitted) > missed or lock is None:
-                _SPENT.compiling_s += time.monotonic() - begin_s
+            _COUNT.compiled += _misses(jitted) > missed or lock is None
     finally:
         if enabled:
             # Move the compiler's objects to the oldest generation, so that most garbage collections

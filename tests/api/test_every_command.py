@@ -75,7 +75,7 @@ SPELLED = {
 #: Arguments that no option of the command has, and why.
 OF_PYTHON = {
     "measure": {"say"},  # the command prints each note
-    "simulate": {"configurations"},  # the command simulates one
+    "simulate": {"configurations", "intervals"},  # the command simulates one, with intervals
     "evaluate serving-runs": {"intervals"},  # the command has them where it writes figures
 }
 #: Other spellings that every command and function knows.

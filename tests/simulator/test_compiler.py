@@ -10,12 +10,12 @@ import sys
 CODE = """
 import sys
 import numpy as np
-from pinn.simulator.compiler import compiled, compiling_s
+from pinn.simulator.compiler import compilations, compiled
 import twin
 
 kind = sys.argv[1]
 value = np.arange(4, dtype=kind) if len(kind) > 1 else {"i": 3, "f": 3.5}[kind]
-print(compiled(twin.half)(value), compiling_s() > 0)
+print(compiled(twin.half)(value), compilations() > 0)
 """
 KINDS = {"i": "1.5", "f": "1.75", "i4": "[0.  0.5 1.  1.5]", "f8": "[0.  0.5 1.  1.5]"}
 
