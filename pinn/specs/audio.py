@@ -93,7 +93,7 @@ def audio_reader(config: Mapping[str, object]) -> AudioReader | Unread | None:
         config: Content of a config.json.
     """
     config = encoder.thinker(config)
-    own, kind = encoder.encoder_config(config, encoder.AUDIO), config.get("model_type")
+    own, kind = encoder.encoder_config(config, encoder.AUDIO), str(config.get("model_type", ""))
     rules: list[dict[str, Any]] = models_file("encoders.json")["clips"]
     found = next((each for each in rules if kind in each["types"]), None)
     if found is None:

@@ -176,7 +176,7 @@ def thinker(config: Mapping[str, object]) -> Mapping[str, object]:
 def has_encoder(config: Mapping[str, object]) -> bool:
     """Return whether a config.json describes or requires an encoder for images or audio."""
     own = thinker(config)
-    is_named = own.get("model_type") in models_file("encoders.json")["unread"]
+    is_named = str(own.get("model_type")) in models_file("encoders.json")["unread"]
     return is_named or any(encoder_config(own, part) is not None for part in (VISION, AUDIO))
 
 
@@ -283,5 +283,7 @@ def stated(config: Mapping[str, object], size: str) -> int:
 def first_size(config: Mapping[str, object], *names: str) -> int:
     """Return the first positive whole number under given keys of a config; 0 if there is none."""
     values = (config.get(name) for name in names)
-    found = (v[0] if isinstance(v, list | tuple) and len(set(v)) == 1 else v for v in values)
+    found = (
+        v[0] if isinstance(v, list | tuple) and v == v[:1] * len(v) and v else v for v in values
+    )
     return next((v for v in found if type(v) is int and v > 0), 0)

@@ -185,7 +185,7 @@ def image_reader(
             the defaults of the processor's class.
     """
     config = encoder.thinker(config)
-    own, kind = encoder.encoder_config(config, encoder.VISION), config.get("model_type")
+    own, kind = encoder.encoder_config(config, encoder.VISION), str(config.get("model_type", ""))
     if own is None:
         return None
     rules: list[dict[str, Any]] = models_file("encoders.json")["images"]

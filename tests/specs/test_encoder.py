@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pinn.specs.encoder import encoder_parameters, read_encoder
+from pinn.specs.audio import audio_reader
+from pinn.specs.encoder import encoder_parameters, has_encoder, read_encoder
 from pinn.specs.images import image_reader
+from pinn.specs.media import Unread
 
 QWEN3_VL = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "in_channels": 3,
             "patch_size": 16, "temporal_patch_size": 2, "num_position_embeddings": 2304,
@@ -142,3 +144,14 @@ def test_an_unknown_model_with_a_known_encoder_is_not_taken_for_its_family():
     vision = {"model_type": "clip_vision_model", "hidden_size": 64, "num_hidden_layers": 2,
               "image_size": 56, "patch_size": 14}  # fmt: skip
     assert read_encoder({"model_type": "brand_new", "vision_config": vision}).positions == 0
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5", [0, 0]])
+@pytest.mark.parametrize("size", [[[0], [0]], [], [1, 2], "x"])
+def test_a_list_in_the_place_of_a_word_or_a_size_says_nothing(model_type, size):
+    config = {"model_type": model_type, "vision_config": {"hidden_size": size},
+              "audio_config": {"hidden_size": size, "model_type": [0]}}  # fmt: skip
+    assert has_encoder(config)
+    assert encoder_parameters(config) == 0
+    assert isinstance(image_reader(config), Unread)
+    assert isinstance(audio_reader(config), Unread)
