@@ -98,10 +98,9 @@ def simulate_many(
         ``scheduling_delay_p99_ms`` (queue time). With ``slo``, ``slo_met``, ``slo_attainment``
         (share of requests) and ``goodput_per_s`` follow. With ``intervals``, columns such as
         ``ttft_mean_low_ms`` and ``ttft_mean_high_ms`` follow, which are null if the widths are
-        unknown. The last columns are ``overloaded``, a
-        sentence about a server that could not keep up with the load, and ``reason``: why a row has
-        no metrics, or why its server may not start; else null. A warning states the number of rows
-        without metrics.
+        unknown. The last columns are ``overloaded``, a sentence about a server that could not keep
+        up with the load, and ``reason``: why a row has no metrics, or why its server may not start;
+        else null. A warning states the number of rows without metrics.
 
     Raises:
         PinnError: If a flag or key is unknown, or the load cannot be read.

@@ -133,7 +133,7 @@ _TAILS = {"mean": ("e2e", "ttft", "tpot", "itl", "step"), "p99": ("e2e", "ttft",
 #: Metrics that are rates, which decrease when times increase.
 _RATES = ("responses_per_sec", "tokens_per_sec")
 #: Metrics with an interval.
-BOUNDED = (*_RATES, *(f"{of}_{statistic}_ms" for statistic, of_ in _TAILS.items() for of in of_))
+BOUNDED = (*_RATES, *(f"{name}_{tail}_ms" for tail, names in _TAILS.items() for name in names))
 _UNSERVED = "unserved"
 
 

@@ -260,6 +260,8 @@ def test_a_rate_is_one_stage(tmp_path, amount):
         ("stages: [{rate: 2, duration: 20}]\nrequests: 9", "requests needs rate or concurrency"),
         ("stages: [{rate: 2, duration: 20}]\nrate: 3", "has both stages and rate"),
         ("rate: 2\nrequests: 9\nconcurrency: 3", "has both concurrency and rate"),
+        ("duration: 2\nrequests: 9\nconcurrency: 3", "has both concurrency and duration"),
+        ("rate: .inf\nrequests: 9", "must be"),
     ],
 )
 def test_a_rate_needs_one_amount(tmp_path, keys, said):

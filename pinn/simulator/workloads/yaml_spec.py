@@ -165,6 +165,7 @@ def read_plain_spec(
     lengths = spec.prompt_tokens, spec.output_tokens
     timed = [name for name in _TIMES if getattr(spec, name) is not None]
     if spec.concurrency is not None:
+        timed += ["duration"] if spec.duration is not None else []
         if timed:
             raise PinnError(
                 f"{path} has both concurrency and {timed[0]}: remove one of the two keys"
